@@ -1,0 +1,5 @@
+"""``python -m opportune.cli`` is ``opportune``."""
+
+from opportune.cli import run
+
+run()
