@@ -71,7 +71,8 @@ def test_accelerate_watches_once_per_real_step():
 
 def test_two_ranks_draw_differently_and_learn_alike():
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    lines = run("07_two_ranks.py", "--steps", "40", launcher=launcher).splitlines()
+    lines = sorted(run("07_two_ranks.py", "--steps", "40", launcher=launcher).splitlines())
+    assert [line[:6] for line in lines] == ["rank 0", "rank 1"]
     (first, learned), (second, same) = (line.split(": last draws ")[1].split(", density ") for line in lines)
     assert numbers(first) != numbers(second) and len(numbers(first)) == len(numbers(second)) == 6
     assert learned == same
