@@ -35,10 +35,10 @@ class Adaptive(TableSampler):
     grows with the error, so V is taken as the mean loss, times the square of the training weight.
 
     Costs no forward pass. Uncertain bins are drawn more (the fall is taken as the mean of a positive quantity given
-    its error), and a rise counts as a fall of the same size: what was lost can be learned again. Without that, noise
-    levels that suffer would be drawn less and suffer more, late in long runs. The floor keeps every noise level in
-    view. It re-targets the objective to q; with ``unbiased=True`` the same p is drawn with importance weights that
-    keep it.
+    its error), and a rise counts as a fall of the same size, also where one follows on the other: what was lost can be
+    learned again. Without that, noise levels that suffer would be drawn less and suffer more, late in long runs. The
+    floor keeps every noise level in view. It re-targets the objective to q; with ``unbiased=True`` the same p is drawn
+    with importance weights that keep it.
 
     Args:
         objective: what is to become good: a weighting (name or instance), or a function of u giving the weight on the
@@ -102,11 +102,13 @@ class Adaptive(TableSampler):
                 "draws uniformly. Look for losses that are NaN or infinite."
             )
             return
-        fall, error, level = self.history.progress(step)
-        fall, error = smooth(fall, error, width=1.0)
-        # A loss that rose can fall by as much again. Taken for "nothing to learn" it would be drawn less, and rise on.
-        share = learning_share(fall.abs(), error, self._wanted.to(fall.device), power=self.power)
-        noise = gradient_noise(level, self._trained.to(fall.device))
+        falls, error, level = self.history.progress(step)
+        falls, error = smooth(falls, error, width=1.0)
+        # A loss that rose can fall by as much again. Taken for "nothing to learn" it would be drawn less, and rise on;
+        # so would one whose rise just cancels the fall before it. So the whole way counts, clear of its error.
+        moved = torch.maximum(falls.sum(dim=0).abs(), falls.abs().sum(dim=0) - 3 * error)
+        share = learning_share(moved, error, self._wanted.to(falls.device), power=self.power)
+        noise = gradient_noise(level, self._trained.to(falls.device))
         if share is None or noise is None:  # nothing falls, or nothing is lost: keep the density
             return
         density = (1 - self.floor) * share + self.floor / self.bins
@@ -119,7 +121,7 @@ def learning_share(fall: Tensor, error: Tensor, wanted: Tensor, *, power: float)
     """``[bins]`` what is left to learn at each noise level, as shares that sum to 1; None where nothing is known.
 
     Args:
-        fall, error: ``[bins]`` of the loss per e-fold of examples, smoothed, and its standard error.
+        fall, error: ``[bins]`` how far the loss moved per e-fold of examples, smoothed, and its standard error.
         wanted: ``[bins]`` weight of the objective on the loss.
         power: flattens the shares below 1.
     """

@@ -8,6 +8,7 @@ be learned does not fall. If the reducible part follows a power law of the examp
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,20 @@ from ..checks import whole
 
 _MARKS_PER_DOUBLING = 8
 _MARKS = 256  # 8 per doubling: enough for 2^32 steps
+
+
+class Progress(NamedTuple):
+    """What the losses of the last three quarters of a run say, per e-fold of examples seen in a bin.
+
+    Attributes:
+        falls: ``[2, bins]`` of the mean loss, from one quarter to the next; their sum is the fall over the whole way.
+        error: ``[bins]`` standard error of that sum.
+        level: ``[bins]`` mean loss of the last quarter.
+    """
+
+    falls: Tensor
+    error: Tensor
+    level: Tensor
 
 
 class LossHistory(nn.Module):
@@ -55,18 +70,14 @@ class LossHistory(nn.Module):
         self.mark_steps[index] = step
         return True
 
-    def progress(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """``(fall, its standard error, level)``, each ``[bins]``.
-
-        The fall of the mean loss per e-fold of examples seen in the bin, from the losses between a quarter and a half
-        of the run so far to those of its last quarter; the level is the mean of the latter.
-        """
-        quarter, half, recent = (self._at(share * step) for share in (0.25, 0.5, 0.75))
-        early_count, early_mean, early_variance = _window(quarter, half)
-        late_count, late_mean, late_variance = _window(recent, self.total)
-        growth = ((recent[0] + self.total[0]) / (quarter[0] + half[0]).clamp_min(1)).clamp_min(1.05).log()
-        error = early_variance / early_count + late_variance / late_count
-        return (early_mean - late_mean) / growth, error.sqrt() / growth, late_mean
+    def progress(self, step: int) -> Progress:
+        """How the mean loss of each bin moved over the last three quarters of the ``step`` steps so far."""
+        marks = [*(self._at(share * step) for share in (0.25, 0.5, 0.75)), self.total]
+        counts, means, variances = zip(*map(_window, marks[:-1], marks[1:]), strict=True)
+        growth = ((marks[2][0] + marks[3][0]) / (marks[0][0] + marks[1][0]).clamp_min(1)).clamp_min(1.05).log()
+        error = (variances[0] / counts[0] + variances[2] / counts[2]).sqrt()
+        falls = torch.stack([means[0] - means[1], means[1] - means[2]])
+        return Progress(falls / growth, error / growth, means[2])
 
     def _at(self, step: float) -> Tensor:
         """The cumulative sums at the mark nearest to ``step``, zeros before the first."""
@@ -94,11 +105,14 @@ def _window(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def smooth(values: Tensor, errors: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Average with neighbouring bins, weighted by a Gaussian of ``width`` bins and by precision; errors follow."""
-    place = torch.arange(values.shape[0], dtype=torch.float64, device=values.device)
+    """Average with neighbouring bins, weighted by a Gaussian of ``width`` bins and by precision; errors follow.
+
+    ``values`` ``[..., bins]``, each with the ``errors`` ``[bins]``.
+    """
+    place = torch.arange(errors.shape[0], dtype=torch.float64, device=errors.device)
     weight = torch.exp(-0.5 * ((place[:, None] - place[None]) / width) ** 2) / errors.square()[None]
     weight = weight / weight.sum(dim=1, keepdim=True)
-    return weight @ values, (weight.square() @ errors.square()).sqrt()
+    return values @ weight.T, (weight.square() @ errors.square()).sqrt()
 
 
 def positive_mean(value: Tensor, error: Tensor) -> Tensor:

@@ -66,10 +66,10 @@ def from_records(records: Sequence[Mapping[str, Any]]) -> Profile:
     rows = torch.linspace(0, len(steps) - 1, min(_MARKS, len(steps))).round().long()
     history.marks[: len(rows)], history.mark_steps[: len(rows)] = sums[rows], steps[rows]
     history.total = sums[-1].clone()
-    fall, error, level = history.progress(int(steps[-1]))
+    falls, error, level = history.progress(int(steps[-1]))
     seen = count.sum(dim=0)
     return Profile(
-        fall=fall,
+        fall=falls.sum(dim=0),
         error=error,
         level=level.clamp_min(0),
         drawn=seen / seen.sum(),
