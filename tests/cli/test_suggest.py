@@ -55,7 +55,12 @@ def test_both_ways_to_paste_it_give_the_same_run(changes, tmp_path, capsys):
     worth = math.exp(chosen["efolds"] + found["weighting"]["efolds"])
     assert f"as if trained on {worth:.2f} times the examples" in told
     assert "the log of 3000 steps (384000 examples)" in told
-    assert [line for line in told.splitlines() if line.startswith("table of 20 bins ")]
+    rows = told[told.index("density alone ") :].splitlines()[1:]
+    assert len(rows) == len(found["choices"]) and rows[-1].startswith("table of 20 bins ")
+    for row, each in zip(rows, found["choices"], strict=True):  # like with like: no row has the weighting's gain in it
+        assert float(row.split()[-1].rstrip("%")) == pytest.approx(
+            100 * (1 - math.exp(-0.6 * each["efolds"])), abs=0.51
+        )
 
 
 def test_too_short_a_log_says_to_keep_what_there_is(tmp_path, capsys):

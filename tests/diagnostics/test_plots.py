@@ -153,7 +153,7 @@ def test_what_a_curve_shows_is_what_was_found():
             assert list(stairs.values) == pytest.approx(getattr(each, field).tolist())
             assert list(stairs.edges) == pytest.approx(each.edges.tolist())
     assert [text.get_text() for text in raw.get_legend().get_texts()] == ["step 1", "step 2"]
-    assert "0 clean → 1 noise" in raw.get_xlabel()
+    assert "more noise →" in raw.get_xlabel()
 
 
 def test_the_matrix_has_what_was_trained_upwards():

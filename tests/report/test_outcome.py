@@ -73,6 +73,17 @@ def test_seeds_that_do_not_match_are_compared_with_the_mean(measured):
     assert "One seed cannot tell" in str(headline(setting, metric, list(found.values())))
 
 
+def test_as_many_steps_as_the_baseline_took_is_not_faster(measured):
+    for name in ("uniform-1", "adaptive-1"):
+        shutil.rmtree(measured / name)
+    with_loss(measured / "adaptive-0", BASE[0])
+    setting, metric, found = found_in(measured)
+    assert str(headline(setting, metric, list(found.values()))) == (
+        "In one seed no method was faster to uniform’s final held-out loss; adaptive took 100 % of the steps and 300 % "
+        "of the time."
+    )
+
+
 def test_only_seeds_that_both_have_are_paired(measured):
     shutil.rmtree(measured / "uniform-1")
     _, _, found = found_in(measured)
@@ -157,6 +168,8 @@ def test_the_baseline_can_be_chosen_and_must_exist(runs):
     assert [method.label for method in setting.methods] == ["adaptive", "uniform"] and setting.methods[0].baseline
     with pytest.raises(ConfigError, match=r"'adaptiv' is no label of these runs; did you mean 'adaptive'\?"):
         arrange(read_runs(sorted(runs.iterdir())), "adaptiv")
+    with pytest.raises(ConfigError, match=r"'x' is no label of these runs\. Labels: 'adaptive', 'uniform'\."):
+        arrange(read_runs(sorted(runs.iterdir())), "x")
 
 
 def test_several_baselines_are_refused(runs):

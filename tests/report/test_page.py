@@ -115,14 +115,15 @@ def test_the_numbers_of_the_figures_are_those_of_the_runs(trained, tmp_path):
     page = page_of(sorted(trained.iterdir()), tmp_path)
     run, other = read_runs([trained / "adaptive-0", trained / "adaptive-1"])
     series = page.data["s0-loss-steps-data"]["data"]["series"][1]
-    values = [record["ema"]["loss"] for record in run.validation]
-    others = [record["ema"]["loss"] for record in other.validation]
+    # The loss before the first step is left out: it would press flat what came after.
+    values = [record["ema"]["loss"] for record in run.validation[1:]]
+    others = [record["ema"]["loss"] for record in other.validation[1:]]
     assert series["label"] == "adaptive" and series["seeds"][0]["y"] == values
     assert series["mean"]["y"] == pytest.approx([(a + b) / 2 for a, b in zip(values, others, strict=True)])
-    assert series["mean"]["x"] == [0, 5, 10, 12]
+    assert series["mean"]["x"] == [5, 10, 12]
     seconds = [3 * record["seconds_per_step"] for record in run.timing]
     times = page.data["s0-loss-time-data"]["data"]["series"][1]["seeds"][0]["x"]
-    assert times == pytest.approx([0, seconds[0] + seconds[1] * 2 / 3, sum(seconds[:3]) + seconds[3] / 3, sum(seconds)])
+    assert times == pytest.approx([seconds[0] + seconds[1] * 2 / 3, sum(seconds[:3]) + seconds[3] / 3, sum(seconds)])
     shares = page.data["s0-density-1-data"]["data"]
     counts = [
         [a + b for a, b in zip(x["bins"]["count"], y["bins"]["count"], strict=True)]
@@ -179,11 +180,25 @@ def test_unfinished_and_coming_runs_are_marked(comparison, tmp_path):
     cell = {"label": NASTY, "setting": "small & <quick>", "seed": 0, "baseline": False, "plan": "p"}
     (comparison / "runs" / "adaptive-0" / "cell.json").write_text(json.dumps(cell))
     (comparison / "runs" / "adaptive-1" / "metrics.jsonl").unlink()
+    told = write_report([comparison], tmp_path / "told.html").notes
+    assert told[0].startswith("1 of 4 runs have not begun") and len(told) == 2
+    assert "adaptive-0 is unfinished, at step 7 of 12, and not counted in any mean." in told[1]
     page = page_of([comparison], tmp_path)
     assert "1 of 4 runs have not begun and are left out: adaptive-1." in page.words
     assert f"1 of 3 runs is unfinished and not counted in any mean: {NASTY}, seed 0 (step 7 of 12)." in page.words
     assert [outcome["label"] for outcome in page.data["s0-results"]["results"]["loss"]] == ["uniform"]
     assert page.data["s0-loss-steps-data"]["data"]["series"][1]["mean"] is None
+
+
+def test_settings_are_named_where_there_are_several(comparison, tmp_path):
+    for seed in (0, 1):
+        other = comparison / "runs" / f"other-{seed}"
+        shutil.copytree(comparison / "runs" / f"uniform-{seed}", other)
+        edited(other / "cell.json", lambda cell: cell.update(setting="other"))
+    report = write_report([comparison], tmp_path / "report.html")
+    assert {line.partition(": ")[0] for line in report.headlines} == {"small & <quick>", "other"}
+    files = set(re.findall(r"<summary><code>(.*?)</code>", report.path.read_text()))
+    assert {"small-quick-uniform.toml", "other-uniform.toml"} <= files
 
 
 def test_pictures_of_equal_steps_side_by_side(runs, tmp_path):
@@ -231,7 +246,7 @@ def test_long_runs_are_thinned_to_what_a_picture_shows(runs):
     lines = [json.dumps({**first, "step": step}) for step in range(5000)]
     (runs / "uniform-0" / "metrics.jsonl").write_text("\n".join([*lines, ""]))
     (setting,) = arrange(read_runs([runs / "uniform-0"]))
-    figure = next(f for f in figures_of(setting, metrics_of(setting))["curves"] if f.key == "loss-steps")
+    figure = next(f for f in figures_of(setting, metrics_of(setting))["steps"] if f.key == "loss-steps")
     xs = figure.data["series"][0]["seeds"][0]["x"]
     assert MAX_POINTS / 2 < len(xs) <= MAX_POINTS and xs[-1] == 4999
 

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from tests.report.folders import edited
+from tests.report.folders import NASTY, edited
 from tests.train.runs import stop_at, tiny
 
 from opportune.report import read_run, read_runs
@@ -49,6 +49,27 @@ def test_a_cell_tells_its_own_label(comparison):
     assert all(run.comparison == comparison and run.setting == "small & <quick>" for run in found.values())
     assert [found[name].baseline for name in ("uniform-0", "uniform-1", "adaptive-0")] == [True, True, False]
     assert found["adaptive-1"].label.startswith("<img") and found["adaptive-1"].seed == 1
+
+
+def test_a_comparison_is_read_in_the_order_of_its_plan(comparison):
+    """Labels sort as "<img …" < "uniform" and folders as adaptive < uniform: the plan says otherwise, both times."""
+    methods = [{"label": "uniform", "baseline": True}, {"label": NASTY}]
+    for order in (methods, methods[::-1]):
+        plan = "\n".join(f"[[methods]]\nlabel = {json.dumps(method['label'])}" for method in order)
+        (comparison / "plan.toml").write_text(plan)
+        labels = [method["label"] for method in order for _ in (0, 1)]
+        assert [(run.label, run.seed) for run in read_runs([comparison])] == [
+            (label, seed) for label, seed in zip(labels, (0, 1, 0, 1), strict=True)
+        ]
+    edited(comparison / "runs" / "uniform-1" / "cell.json", lambda cell: cell.update(setting="first"))
+    (comparison / "plan.toml").write_text('[settings.first]\n[settings."small & <quick>"]\n')
+    assert read_runs([comparison])[0].setting == "first"
+
+
+@pytest.mark.parametrize("damage", ["[[methods", "methods = 3\nsettings = []", "methods = [3]"])
+def test_a_damaged_plan_costs_the_order_alone(comparison, damage):
+    (comparison / "plan.toml").write_text(damage)
+    assert len(read_runs([comparison])) == 4
 
 
 def test_a_last_line_cut_short_is_left_out_and_said(runs):

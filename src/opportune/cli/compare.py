@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from opportune.checks import closest
 from opportune.cli.arguments import SHORT, toml_value, written_out
 from opportune.cli.parser import Parser
 from opportune.compare import Evaluate, Plan, cells_of, plans, read_plan, shipped_plan
@@ -64,6 +65,8 @@ def find_plan(given: str, changes: dict[str, Any], output: str | None) -> tuple[
 def _report(plan: Plan, output: Path) -> None:
     """Print the tables of what there is, and keep them as summary.md and summary.json."""
     tables = summarise(cells_of(plan, output), output)
+    if not tables:  # stopped before the first held-out loss
+        return
     text = to_markdown(plan, tables)
     write_whole(output / "summary.md", text)
     write_whole(output / "summary.json", json.dumps(to_json(plan, tables), indent=2) + "\n")
@@ -80,6 +83,8 @@ def _sorted_out(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     for word in remaining:
         section, dot, setting = word.removeprefix("--").partition(".settings.")
         if word not in known and not dot:
+            if word.startswith("--") and "." in word.partition("=")[0]:  # it can only be meant for a cell
+                raise ConfigError(f"{word} is unknown{closest(word, known) or '.'} See opportune train --help for all.")
             own.append(word)
             continue
         value = next(remaining, None)

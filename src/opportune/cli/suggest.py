@@ -14,6 +14,7 @@ from opportune.cli.arguments import known_flags, parse, with_run, written_out
 from opportune.diagnostics.found import plain, write_whole
 from opportune.diagnostics.suggest import Choice, Suggestion
 from opportune.diagnostics.suggest.elsewhere import elsewhere
+from opportune.diagnostics.suggest.forecast import EXPONENT
 from opportune.diagnostics.suggest.run import suggest_for
 from opportune.names import weightings
 from opportune.train.config import TrainConfig
@@ -101,15 +102,15 @@ def _advice(found: Suggestion, choice: Choice, config: TrainConfig) -> list[str]
     settled = [f"{key} {numbers[key]:g} ({a:.2f} to {b:.2f})" for key, (a, b) in choice.intervals.items()]
     name, settings = found.weighting
     lower, low, high = found.lower_by(choice)
-    gained = _efolds(choice)
+    gained = f"{_efolds(choice)} by the density"
     if found.weighting_efolds:
-        gained += f", and {found.weighting_efolds:.2f} for the weighting"
+        gained += f", {found.weighting_efolds:.2f} by the weighting"
     worth = math.exp(choice.efolds + found.weighting_efolds)
     lines = [
         f"train with {choice.name}{': ' if settled else ''}{', '.join(settled)}; weighting {_method(name, settings)}",
         f"why: {found.reason}",
-        f"expected: as if trained on {worth:.2f} times the examples: {gained} e-folds of them; the reducible loss "
-        f"{lower:.0%} lower after as many steps ({low:.0%} to {high:.0%})",
+        f"expected: as if trained on {worth:.2f} times the examples (e-folds of them: {gained}); the reducible loss "
+        f"{_zero(lower):.0%} lower after as many steps ({_zero(low):.0%} to {_zero(high):.0%})",
         "",
         "in the configuration file:",
         "",
@@ -163,9 +164,11 @@ def flags(found: Suggestion, choice: Choice, config: TrainConfig) -> list[str]:
 
 
 def _candidates(found: Suggestion) -> list[str]:
-    """The best of every family, and what each is expected to gain with the weighting that was chosen for the run."""
-    head = ("density", "e-folds of examples gained", "reducible loss lower by")
-    rows = [(_numbers(each), _efolds(each), f"{_zero(found.lower_by(each)[0]):.0%}") for each in found.choices]
+    """The best of every family, and what each is expected to gain by itself, without another weighting."""
+    head = ("density alone", "e-folds of examples gained", "reducible loss lower by")
+    rows = [
+        (_numbers(each), _efolds(each), f"{_zero(1 - math.exp(-EXPONENT * each.efolds)):.0%}") for each in found.choices
+    ]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]

@@ -34,7 +34,7 @@ def describe(plan: Plan, cells: Sequence[Cell], *, measure: bool = True) -> str:
             plan.title,
             f"{len(cells)} cells: {counts} {list(plan.seeds)}",
             "",
-            aligned(rows),
+            aligned(rows, left=(0, 3)),
             "",
             f"scores: {scored}",
             *_work(plan, cells, measure),

@@ -60,6 +60,8 @@ def run_plan(plan: Plan, output: str | Path, *, workers: int = 1, say: Callable[
         progress = _Progress(len(left), failed, say)
         devices = visible_devices()
         cost = [] if (output / COST).is_file() else [_cost_job(output)]
+        if cost:
+            say("measuring what a step of each method costs, in turns; then the cells")
         # Alone: what else runs would be in the times.
         undone = run_jobs(cost, workers=1, signals=signals, devices=devices, done=progress.cost)
         jobs = [_job(cell, output) for cell in left]

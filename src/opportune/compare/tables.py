@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,20 +30,19 @@ def one_table(table: Table) -> str:
     return aligned([head, *(_cells(row, table, timed) for row in table.rows)])
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Rows of text as a Markdown table, the first column to the left and numbers to the right."""
+def aligned(lines: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> str:
+    """Rows of text as a Markdown table; the columns in ``left`` are text, the others numbers, which stand right."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 
     def written(line: Sequence[str]) -> str:
-        first, *rest = (
-            text.ljust(width) if column == 0 else text.rjust(width)
+        cells = (
+            text.ljust(width) if column in left else text.rjust(width)
             for column, (text, width) in enumerate(zip(line, widths, strict=True))
         )
-        return "| " + " | ".join([first, *rest]) + " |"
+        return "| " + " | ".join(cells) + " |"
 
-    rule = (
-        "|" + "|".join("-" * (width + 1) + ("-" if column == 0 else ":") for column, width in enumerate(widths)) + "|"
-    )
+    ends = ("-" if column in left else ":" for column in range(len(widths)))
+    rule = "|" + "|".join("-" * (width + 1) + end for width, end in zip(widths, ends, strict=True)) + "|"
     return "\n".join([written(lines[0]), rule, *map(written, lines[1:])])
 
 

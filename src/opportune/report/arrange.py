@@ -63,7 +63,7 @@ def arrange(runs: Sequence[Run], baseline: str | None = None) -> list[Setting]:
         raise ConfigError("none of the runs has recorded anything yet; train first.")
     labels = list(dict.fromkeys(run.label for run in runs))
     if baseline is not None and baseline not in labels:
-        raise ConfigError(f"--baseline {baseline!r} is no label of these runs{closest(baseline, labels)} "
+        raise ConfigError(f"--baseline {baseline!r} is no label of these runs{closest(baseline, labels) or '.'} "
                           f"Labels: {', '.join(map(repr, labels))}.")  # fmt: skip
     chosen = {name: _baseline(name, group, baseline) for name, group in _grouped(runs, "setting").items()}
     labels.sort(key=lambda label: label not in chosen.values())  # baselines first, else as they came

@@ -13,7 +13,7 @@ from ..diagnostics.plots.palette import look
 from .figure_data import U_AXIS, Figure
 
 INK, FAINT = "#20242b", "#c9ced6"
-_SIZE = {"curves": (4.8, 3.3), "map": (4.8, 2.7)}  # inches; small, so that text is large enough on a phone
+_SIZE = {"curves": (4.4, 3.1), "map": (4.4, 2.7)}  # inches; small, so that text is large enough on a phone
 _BAND_SEEDS = 3
 """From here on a band is drawn: the interval of two seeds is 13 times their scatter and hides everything."""
 _SETTINGS = {
@@ -159,7 +159,7 @@ def _map(axes: Any, data: Any) -> None:
     )
     bar = axes.figure.colorbar(image, ax=axes, pad=0.02)
     ticks = [1 / data["scale"], 1.0, data["scale"]]
-    bar.set_ticks(ticks, labels=[f"{tick:g}×" for tick in ticks])
+    bar.set_ticks(ticks, labels=[f"1/{data['scale']:g}×", "1×", f"{data['scale']:g}×"])
     bar.ax.minorticks_off()
     bar.set_label("draws, relative to uniform")
-    axes.set(xlabel=data["x_label"], ylabel="u (0 clean → 1 noise)")
+    axes.set(xlabel=data["x_label"], ylabel=data["y_label"])

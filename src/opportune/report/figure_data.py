@@ -18,7 +18,8 @@ from .runs import Run
 MAX_POINTS = 400
 """Of a line: a picture shows no more, and a long run must not make a large file."""
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
-U_AXIS = "noise axis u (0 clean → 1 noise)"
+U_AXIS = "← clean  ·  u  ·  more noise →"
+U_UPWARDS = "u (more noise →)"  # beside a low picture there is no room for more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ def figures_of(setting: Setting, metrics: Sequence[Metric]) -> dict[str, list[Fi
     """The figures of a setting by the part of the report they belong to."""
     curves = [figure for metric in metrics for figure in _metric_figures(setting, metric)]
     return {
-        "curves": curves,
+        "steps": [figure for figure in curves if figure.key.endswith("-steps")],
+        "time": [figure for figure in curves if figure.key.endswith("-time")],
         "density": _maps(setting),
         "profiles": [figure for figure in _profiles(setting) if figure.data["series"]],
     }
@@ -51,7 +53,7 @@ def _metric_figures(setting: Setting, metric: Metric) -> list[Figure]:
     by_steps = [_series(method, metric, None) for method in setting.methods]
     by_time = [_series(method, metric, seconds) for method in setting.methods]
     base = [method for method in by_steps if method["baseline"] and method["mean"]]
-    shared = {"y_label": metric.title, "target": base[0]["mean"]["y"][-1] if base else None}
+    shared = {"y_label": f"{metric.title} (lower is better)", "target": base[0]["mean"]["y"][-1] if base else None}
     explained = metric.note + (" Dotted: where the baseline ended." if base else "")
     made = [("steps", "steps", by_steps), ("time", f"{unit} of training", by_time)]
     return [
@@ -79,6 +81,8 @@ def _series(method: Method, metric: Metric, unit_seconds: float | None) -> dict[
         curve = metric.curves.get(str(run.path))
         points = []
         for step, value in zip(curve.steps, curve.values, strict=True) if curve else []:
+            if step == 0 and curve and len(curve.steps) > 2:
+                continue  # before training: far above all that came after, which it would press flat
             x = step if unit_seconds is None else seconds_at(run, step)
             if x is not None:
                 points.append((step, x / (unit_seconds or 1.0), value))
@@ -117,7 +121,7 @@ def _maps(setting: Setting) -> list[Figure]:
             kind="map",
             title=f"Where {method.label} trained",
             caption="",
-            data={**_of(method), "x_label": "steps", "y_label": U_AXIS, "scale": scale, **found},
+            data={**_of(method), "x_label": "steps", "y_label": U_UPWARDS, "scale": scale, **found},
             number=method.number,
         )
         for method in setting.methods

@@ -76,7 +76,11 @@ def write_report(
     write_whole(target, page)
     if data:
         _write_data(target.with_name(f"{target.stem}_data"), parts)
-    headlines = tuple(str(line) for part in parts for line in part["headlines"])
+    several = len(settings) > 1
+    headlines = tuple(
+        f"{part['setting'].name}: {line}" if several else str(line) for part in parts for line in part["headlines"]
+    )
+    notes += [_unfinished(run) for part in parts for run in part["unfinished"]]  # the page says it in its place
     return Report(path=target, bytes=len(page.encode()), headlines=headlines, notes=tuple(notes))
 
 
@@ -190,6 +194,10 @@ def _left_out(runs: Sequence[Run]) -> str:
     return f"{len(names)} of {len(runs)} runs have not begun and are left out: {', '.join(names)}."
 
 
+def _unfinished(run: Run) -> str:
+    return f"{run.path} is unfinished, at step {run.reached:,} of {run.steps:,}, and not counted in any mean."
+
+
 def _partly_paired(found: dict[str, list[Outcome]]) -> list[str]:
     """Methods compared by fewer seeds than they have, or by none that matches."""
     told = []
@@ -208,7 +216,8 @@ def _file_names(settings: Sequence[Setting]) -> dict[int, str]:
     names: dict[int, str] = {}
     for setting in settings:
         for method in setting.methods:
-            name = re.sub(r"[^a-z0-9]+", "-", method.label.lower()).strip("-")[:60] or f"method-{method.number}"
+            said = f"{setting.name} {method.label}" if len(settings) > 1 else method.label
+            name = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")[:60] or f"method-{method.number}"
             taken = list(names.values())
             names[id(method)] = f"{name}.toml" if f"{name}.toml" not in taken else f"{name}-{len(taken)}.toml"
     return names

@@ -20,6 +20,7 @@ from ..train.logs import METRICS, TIMING
 from ..train.manifest import MANIFEST
 from ..train.run_folder import CONFIG
 from .lines import is_number, read_lines, read_object
+from .plan_order import place_in
 
 CELL = "cell.json"
 PLAN = "plan.toml"
@@ -87,7 +88,7 @@ class Run:
 
 
 def read_runs(paths: Iterable[str | Path]) -> list[Run]:
-    """Every run of ``paths``: run folders, or folders of comparisons, which stand for all their runs.
+    """Every run of ``paths``: run folders, or folders of comparisons, which stand for all their runs, as planned.
 
     A run that is named itself must have recorded something; cells of a comparison may be still to come.
     """
@@ -99,7 +100,10 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
             cells = sorted(cell for cell in (path / "runs").glob("*") if (cell / CONFIG).is_file())
             if not cells:
                 raise RunFolderError(f"the comparison {path} holds no run yet; start it with `opportune compare`.")
-            found |= {cell.resolve(): replace(read_run(cell), comparison=path) for cell in cells}
+            place = place_in(path / PLAN)
+            runs = [replace(read_run(cell), comparison=path) for cell in cells]
+            runs.sort(key=lambda run: (*place(run.setting, run.label), run.seed))
+            found |= {run.path.resolve(): run for run in runs}
             continue
         run = read_run(path)
         if not run.started:

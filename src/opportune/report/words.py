@@ -117,6 +117,8 @@ def _of_the_best(best: Outcome, goal: str) -> Finding:
     if time is not None:
         shares += f" and {100 * time.mean:.0f} % of the {kind}"
     if steps is None or steps.low is None or steps.high is None:
+        if round(100 * _steps_share(best)) >= 100:
+            return Finding(f"In one seed no method was faster to {goal}; {best.label} took {shares}.")
         return Finding(f"In one seed {best.label} reached {goal} in {shares}.", "One seed cannot tell what is chance.")
     pairs = "" if best.paired else ", not paired with the baseline’s"
     detail = f"95 % intervals over {steps.n} seeds{pairs}: {_interval(steps)} of the steps"

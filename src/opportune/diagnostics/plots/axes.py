@@ -9,7 +9,10 @@ from torch import Tensor
 
 from ..found import shortened
 
-NOISE_AXIS = "noise axis u: 0 clean → 1 noise"
+NOISE_AXIS = "← clean  ·  u  ·  more noise →"
+NOISIER = "u (more noise →)"
+"""Within a longer label, or upwards."""
+GRID = "#e4e7eb"
 _IN_AXES = 5  # entries of a legend that fit beside the curves
 _LABEL, _TITLE = 40, 44  # characters
 
@@ -24,10 +27,12 @@ def matplotlib_part(name: str) -> Any:
         raise ImportError('pictures need matplotlib; run: pip install "opportune[plot]"') from error
 
 
-def new_figure(columns: int, *, rows: int = 1, width: float = 5.2, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """A figure and its axes, row by row."""
+def new_figure(
+    columns: int, *, rows: int = 1, width: float = 5.2, height: float = 3.6, widths: Sequence[float] | None = None
+) -> tuple[Any, list[Any]]:
+    """A figure and its axes, row by row; ``widths``: of the columns beside each other."""
     figure = matplotlib_part("figure").Figure(figsize=(width * columns + 0.6, height * rows), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+    return figure, list(figure.subplots(rows, columns, squeeze=False, width_ratios=widths).flat)
 
 
 def shades(count: int) -> list[Any]:
@@ -41,9 +46,16 @@ def over_noise(axes: Any, title: str, *, log: bool = False) -> None:
     axes.set(xlim=(0, 1))
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(NOISE_AXIS)
-    axes.spines[["top", "right"]].set_visible(False)
     if log:
         axes.set_yscale("log")
+    plain(axes)
+
+
+def plain(axes: Any) -> None:
+    """No frame, and light lines to read heights by."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, axis="y", color=GRID, lw=0.8)
+    axes.set_axisbelow(True)
 
 
 def headed(label: str, title: str) -> str:
@@ -66,9 +78,9 @@ def legend(axes: Any, labels: Sequence[str]) -> None:
     handles, found = axes.get_legend_handles_labels()
     named = [shortened(label, _LABEL) for label in found]
     if len(found) <= _IN_AXES:
-        axes.legend(handles, named, frameon=False, fontsize=8)
+        axes.legend(handles, named, frameon=False, fontsize=9)
     else:
-        axes.figure.legend(handles, named, frameon=False, fontsize=8, loc="outside right upper")
+        axes.figure.legend(handles, named, frameon=False, fontsize=9, loc="outside right upper")
 
 
 def heat(

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..consistency import Consistency
 from ..found import shortened
-from .axes import NOISE_AXIS, new_figure
+from .axes import NOISIER, new_figure, plain
 from .palette import look
 
 
 def draw_consistency(found: Sequence[Consistency]) -> Any:
     """Similarity over starts, and pairs of images of the first finding that kept some."""
     shown = next((each for each in found if _drawable(each)), None)
-    figure, all_axes = new_figure(1 if shown is None else 2, height=4.2)
+    figure, all_axes = new_figure(1 if shown is None else 2, height=4.2, widths=None if shown is None else (1.5, 1))
     axes = all_axes[0]
     for place, each in enumerate(found):
         colour = look(place + 1).light
@@ -25,9 +25,10 @@ def draw_consistency(found: Sequence[Consistency]) -> Any:
         same, other = f"{pair}same noise", f"{pair}other noise"
         axes.errorbar(each.starts, each.similarity, each.similarity_error, color=colour, marker="o", label=same)
         axes.errorbar(each.starts, each.control, each.control_error, color=colour, ls=":", marker="x", label=other)
-    axes.set(xlabel=f"start — {NOISE_AXIS}", title="correlation of two models' outputs", xlim=(0, 1.03))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.set(xlabel=f"where both start: {NOISIER}", xlim=(0, 1.03))
+    axes.set_title("correlation of two models' images", fontsize=11)
+    plain(axes)
+    axes.legend(frameon=False, fontsize=9)
     figure.suptitle(shortened(found[0].label, 90) if len(found) == 1 else "", fontsize=9)
     if shown is not None and shown.outputs is not None:
         _pictures(all_axes[1], shown, shown.outputs)
@@ -53,4 +54,5 @@ def _pictures(axes: Any, found: Consistency, outputs: Tensor) -> None:
     axes.imshow(sheet.numpy(), interpolation="nearest")
     axes.set_xticks([(start + 0.5) * (width + gap) for start in range(starts)])
     axes.set_xticklabels([f"{float(u):g}" for u in found.starts])
-    axes.set(yticks=[], xlabel=f"start — {NOISE_AXIS}", title="upper: first model, lower: second")
+    axes.set(yticks=[], xlabel=f"where both start: {NOISIER}")
+    axes.set_title("upper: first model, lower: second", fontsize=11)

@@ -36,8 +36,8 @@ def draw_density(found: Sequence[DensityMap]) -> Any:
         tops, cut = zip(*map(ceiling, curves), strict=True)
         highest = f" (cut; highest {max(float(values.max()) for values in curves):.3g})" if any(cut) else ""
         over_noise(axes, title + highest)
-        axes.set_ylim(0, 1.05 * max(1.0, *tops))
-        axes.axhline(1, color="#bbbbbb", lw=0.8, zorder=0)
+        axes.set_ylim(0, 1.12 * max(1.0, *tops))
+        axes.axhline(1, color="#8a9099", lw=0.9, zorder=0)
     legend(all_axes[0], [each.label for each in found])
     processes = dict.fromkeys(each.process for each in found)
     figure.suptitle(next(iter(processes)) if len(processes) == 1 else "", fontsize=9)

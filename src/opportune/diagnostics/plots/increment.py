@@ -23,9 +23,11 @@ def draw_increment(found: Sequence[ProcessIncrement]) -> Any:
     for axes, title in zip(all_axes, titles, strict=True):
         over_noise(axes, title)
         if len(found) == 1:
+            axes.set_ymargin(0.14)  # room above the curve for the areas' names
             _areas(axes, found[0])
     all_axes[1].set_yscale("log")
-    legend(all_axes[0], [each.label for each in found])
+    if len(found) > 1:
+        legend(all_axes[0], [each.label for each in found])
     figure.suptitle(found[0].process if len(found) == 1 else "", fontsize=9)
     return figure
 
@@ -34,7 +36,7 @@ def _areas(axes: Any, found: ProcessIncrement) -> None:
     for (name, (low, high)), colour in zip(found.areas.items(), _AREA_COLOURS, strict=True):
         axes.axvspan(low, high, color=colour, lw=0, zorder=0)
         if high - low > 0.02:
-            place = {"transform": axes.get_xaxis_transform(), "ha": "center", "fontsize": 7}
+            place = {"transform": axes.get_xaxis_transform(), "ha": "center", "fontsize": 8.5}
             if high - low > 0.2:
                 axes.text((low + high) / 2, 0.98, name, va="top", **place)
             else:  # upright, and where no curve comes: all three are high, or at their end, in a narrow area

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..interdependence import Interdependence
-from .axes import NOISE_AXIS, headed, heat, new_figure, over_noise, shades, stairs
+from .axes import NOISIER, headed, heat, new_figure, over_noise, shades, stairs
 
 _CURVES = 4
 _EXTEND = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
@@ -27,12 +27,12 @@ def draw_interdependence(found: Sequence[Interdependence]) -> Any:
         stairs(left, each.edges, every, every_error, label="trained everywhere", colour="#999999")
         left.axhline(0, color="#555555", lw=0.8)
         over_noise(left, headed(each.label, f"loss change after {each.steps} steps, % (below 0: better)"))
-        left.legend(frameon=False, fontsize=7)
+        left.legend(frameon=False, fontsize=9)
         reach = float(share.abs().quantile(0.95)) or 1.0
         beyond = (bool((share < -reach).any()), bool((share > reach).any()))
         colours = {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach}
         heat(figure, right, each.edges, each.edges, share, name="loss change, %", extend=_EXTEND[beyond], **colours)
-        right.set(xlabel=f"measured at — {NOISE_AXIS}", ylabel="trained at — u: 0 clean → 1 noise")
+        right.set(xlabel=f"measured at {NOISIER}", ylabel=f"trained at {NOISIER}")
         right.set_title(headed(each.label, "every bin on every bin"), fontsize=11)
         right.set_aspect("equal")
         if bins <= 10:
@@ -43,5 +43,5 @@ def draw_interdependence(found: Sequence[Interdependence]) -> Any:
                     colour = "white" if abs(value) > 0.6 * reach else "black"
                     place = (middles[column], middles[row])
                     told = f"{value:+.0f}" if abs(value) >= 0.5 else "0"
-                    right.text(*place, told, ha="center", va="center", fontsize=6, color=colour)
+                    right.text(*place, told, ha="center", va="center", fontsize=9 if bins <= 6 else 7, color=colour)
     return figure
