@@ -114,3 +114,18 @@ def test_two_ranks_make_the_images_of_one(run: Path, autoencoder: str, tmp_path:
         one, two = (np.asarray(Image.open(tmp_path / n / "images" / f"{number:06}.png")) for n in ("one", "two"))
         assert np.abs(one.astype(int) - two).max() <= 1
     assert len(open_source(f"folder:{tmp_path / 'two' / 'images'}", size=16, channels=1)) == 5
+
+
+def test_several_ranks_do_not_encode_over_one_another(
+    autoencoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["encode", "--data.source", "embedded:fashion16", "--data.size", "16", "--data.channels", "1"]
+    for launcher in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
+        with monkeypatch.context() as patched:
+            patched.setenv(launcher, "2")
+            assert main([*words, "--autoencoder", autoencoder, "--output", str(tmp_path / "latents")]) == 2
+        shown = capsys.readouterr().err
+        assert (
+            shown.startswith("error: opportune encode works as one process, and 2 came up") and shown.count("\n") == 1
+        )
+        assert list(tmp_path.iterdir()) == []

@@ -6,13 +6,14 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from opportune.train.checkpoint import Checkpoints
 from opportune.train.config import TrainConfig
@@ -97,17 +98,18 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["opportune.train.trainer", "diffusers.models.transformers.dit_transformer_2d"])
 
 
-def on_two(function: Callable[..., Any], *args: Any, seconds: float = 300) -> list[Any]:
+def on_two(function: Callable[..., Any], *args: Any, seconds: float = 600) -> list[Any]:
     """``function(rank, *args)`` on two real gloo ranks; what each returned, or the text of its error."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # As torchrun does: the store is of neither rank, so no port is free now and taken when they come up.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = store.port
     with tempfile.TemporaryDirectory() as folder:
         ranks = [PROCESSES.Process(target=_rank, args=(rank, port, folder, function, args)) for rank in range(2)]
         for rank in ranks:
             rank.start()
+        deadline = time.monotonic() + seconds
         for rank in ranks:
-            rank.join(seconds)
+            rank.join(max(0.0, deadline - time.monotonic()))
             rank.kill()
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -115,7 +117,14 @@ def on_two(function: Callable[..., Any], *args: Any, seconds: float = 300) -> li
 def _rank(rank: int, port: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        OMP_NUM_THREADS="1",  # else Accelerate takes all processors for each rank
+        TORCHELASTIC_USE_AGENT_STORE="True",
+        TORCHELASTIC_RESTART_COUNT="0",
     )
     try:
         result = function(rank, *args)

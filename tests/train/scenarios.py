@@ -121,7 +121,7 @@ class Traced:
         ready, go = PROCESSES.Event(), PROCESSES.Event()
         child = PROCESSES.Process(target=save_once, args=(str(folder), step, str(self.result), ready, go))
         child.start()
-        assert ready.wait(60)
+        assert ready.wait(120)
         command = ["strace", "-f", "-y", "-s", "0", "-o", str(self.log), *options, "-p", str(child.pid)]
         tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert tracer.stderr is not None
@@ -161,7 +161,7 @@ def running(target: Callable[..., None], *args: Any) -> Iterator[Any]:
         child.join()
 
 
-def wait_for(path: Path, seconds: float = 30) -> str:
+def wait_for(path: Path, seconds: float = 120) -> str:
     """The text of ``path`` once it is there."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.train.runs import SMALL
+from tests.train.runs import SMALL, latest, tiny
 
 from opportune.cli import COMMANDS, main
 from opportune.cli.arguments import SHORT, taken_settings, toml_value
@@ -24,6 +24,7 @@ from opportune.train.config import TrainConfig
 from opportune.train.config_file import merged, names, read_toml
 from opportune.train.errors import ConfigError
 from opportune.train.logs import read_log
+from opportune.train.trainer import Trainer
 
 FLAGS = [f"--{name.replace('_', '-')}" for name in names() if not name.endswith(".settings")] + list(SHORT)
 
@@ -65,6 +66,8 @@ def test_a_flag_misspelled_by_one_edit_is_refused(flag: str, data: st.DataObject
         (["train", "--report-to", "tensorboard,trackio", "--dry-run"], 'pip install "opportune[trackio]"'),
         (["train", "--output-dir", ""], "run.output_dir is empty"),
         (["train", "--output-dir", "/etc/hostname"], "/etc/hostname is a file, and a run needs a folder"),
+        (["train", "--output-dir", "/etc/hostname/run"], "/etc/hostname is a file, and a run needs a folder"),
+        (["train", "--steps", "1", "--schedule.warm-up-steps", "1"], "Set it to 0 (no warm-up)."),
         (["train", "--data.channels", "2"], "data.channels=2 is not allowed for images"),
         (["train", "--seed", "9" * 20], "run.seed=99999999999999999999 is outside the allowed range"),
         (["train", "--model.settings.widths", "abc"], "widths='abc' is not allowed; give a list of numbers"),
@@ -277,17 +280,15 @@ def test_the_command_stops_on_sigterm_and_resumes_with_its_own_configuration(
 ) -> None:
     words = ["train", "--recipe", "fashion16", "--steps", "100000", *SMALL, "--output-dir", "run", "--seed", "5"]
     run = opportune(*words, "--logs.every-steps", "5", cwd=tmp_path)
-    log, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    log, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 300
     while not (log.exists() and '"kind": "train"' in log.read_text()):
         assert run.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     run.send_signal(signal.SIGTERM)
-    start = time.monotonic()
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=300)
     assert run.returncode == 143, err
     assert out.startswith("stopped by SIGTERM after step ")
     assert out.endswith("saved; to continue: opportune train --resume latest --output-dir run\n")
-    assert time.monotonic() - start < 30
     # --resume alone takes the rest from the folder: seed, model and all.
     found = read(["--resume", "latest", "--output-dir", str(tmp_path / "run")])
     assert found.settings.run.seed == 5 and found.settings.model.settings == {"width": 16, "depth": 1, "heads": 2}
@@ -313,3 +314,75 @@ def test_ctrl_c_while_libraries_load_ends_the_process_without_a_word() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "as before\n", "")
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("loading", ["opportune.train.data", "tyro", "opportune.train.trainer"])
+def test_ctrl_c_while_a_command_loads_leaves_no_traceback(loading: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
+    words = [sys.executable, "-m", "opportune", "train", "--resume", "latest", "--output-dir", str(tmp_path / "none")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "INTERRUPT_AT": loading}
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")  # 130, to a shell
+
+
+@pytest.mark.parametrize(
+    ("words", "unbuffered"), [("--help", ""), ("generate --help", "1"), ("train --recipe imagenet-dit --dry-run", "")]
+)
+def test_output_that_nobody_reads_ends_the_command_without_a_word(words: str, unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "opportune", *words.split()]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    ended = subprocess.run(command, env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_another_pipe_that_breaks_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(words: list[str]) -> None:
+        raise BrokenPipeError("the tracker has gone")
+
+    monkeypatch.setattr("opportune.cli.train.main", broken)
+    assert main(["train"]) == 1
+    assert capsys.readouterr().err == "error: the tracker has gone\n"
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "no toml", "unknown key"])
+def test_a_run_whose_configuration_file_is_lost_resumes_with_the_one_in_its_checkpoint(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tiny(tmp_path / "run", run={"steps": 4, "seed": 5})
+    Trainer(config).run()
+    file = tmp_path / "run" / "config.toml"
+    text = file.read_text()
+    saved = str(latest(tmp_path / "run").path)
+    words = [saved] if damage == "cut" else ["latest", "--output-dir", str(tmp_path / "run")]
+    file.unlink()
+    if damage != "missing":
+        broken = {"cut": text[: text.index("[data]")], "no toml": text[:-3] + "=", "unknown key": "[rum]\n" + text}
+        file.write_text(broken[damage])
+    assert main(["train", "--resume", *words]) == 0
+    assert f"{file} is of no use: " in caplog.text and f"Going on with the settings in {saved}." in caplog.text
+    assert file.read_text() == text
+
+
+def test_a_checkpoint_that_does_not_hold_its_configuration_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Checkpoints(tmp_path / "checkpoints").save(4, {"trainer": {"step": 4}})
+    assert main(["train", "--resume", "latest", "--output-dir", str(tmp_path)]) == 1
+    shown = capsys.readouterr().err
+    assert "does not say how it was configured; resume from another, or start a new run" in shown
+    assert shown.count("\n") == 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import faults
+from tests.train.runs import latest, tiny
 from tests.train.scenarios import (
     PROCESSES,
     Traced,
@@ -28,6 +29,7 @@ from tests.train.scenarios import (
 
 from opportune.train.checkpoint import Checkpoints
 from opportune.train.errors import CheckpointError
+from opportune.train.trainer import Trainer
 
 WRITING = ("mkdir", "openat", "flock", "write", "fsync", "rename", "unlink", "rmdir", "close")
 """The system calls through which a save changes the disk."""
@@ -255,7 +257,7 @@ def test_a_file_size_limit(folder: Path, tmp_path: Path, limit: int) -> None:
     result = tmp_path / "result"
     child = PROCESSES.Process(target=save_with_small_files, args=(str(folder), limit, str(result)))
     child.start()
-    child.join(60)
+    child.join(120)
     assert child.exitcode == 0
     text = result.read_text()
     assert text == f"could not write checkpoint {folder / 'step-000003'}: File too large (needed "[: len(text)] or (
@@ -334,6 +336,35 @@ def test_a_small_disk_that_fills_up(tmp_path: Path) -> None:
     assert free <= 2**21 and needed >= 3 * 2**20
     needed, _ = map(int, re.search(r"needed (\d+) bytes, free (\d+) bytes", lines["not for long"]).groups())  # type: ignore[union-attr]
     assert needed >= 2 * 2**20  # one exists, keep=2 and the one being written: room for two more
+
+
+def test_a_run_that_cannot_save_its_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Space that no count of free bytes shows is missing: a limit, as a quota. What was there stays; a retry works."""
+    config = tiny(tmp_path / "runs" / "one", run={"steps": 1})
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "other").touch()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"File too large \(needed \d+ bytes, free \d+ bytes"):
+            Trainer(config).run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["other"]
+    assert Trainer(config).run().step == 1
+
+
+def test_no_run_begins_without_room_for_what_its_optimizer_will_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam's moments, which are half of a checkpoint, are made by the first step."""
+    Trainer(tiny(tmp_path / "one", run={"steps": 1})).run()
+    saved = latest(tmp_path / "one")
+    held = sum(file.stat().st_size for file in saved.path.iterdir())
+    monkeypatch.setattr("opportune.train.disk.free_bytes", lambda folder: 3 * held)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        Trainer(tiny(tmp_path / "two", run={"steps": 1})).run()
+    assert not (tmp_path / "two").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

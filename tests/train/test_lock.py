@@ -1,5 +1,6 @@
 """Two real processes, one folder."""
 
+import fcntl
 import json
 import os
 import socket
@@ -47,7 +48,7 @@ def test_exactly_one_of_two_wins_and_the_loser_names_it(tmp_path: Path) -> None:
             running(contend, str(tmp_path), start, results) as other,
         ):
             start.set()
-            answers = dict(results.get(timeout=30) for _ in range(2))
+            answers = dict(results.get(timeout=120) for _ in range(2))
             assert set(answers) == {one.pid, other.pid}
             winners = [pid for pid, answer in answers.items() if answer == "won"]
             assert len(winners) == 1
@@ -132,3 +133,17 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         RunLock(tmp_path).__enter__()
     assert (tmp_path / "target").read_text() == "precious"
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that could not begin removes its file: whoever had opened that one would hold a lock nobody else sees."""
+    flock, removed = fcntl.flock, []
+
+    def removed_before(fd: int, operation: int) -> None:
+        if not removed:
+            removed.append((tmp_path / "run.lock").unlink())
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
+    with RunLock(tmp_path), pytest.raises(RunLockError):
+        RunLock(tmp_path).__enter__()

@@ -216,10 +216,8 @@ def test_a_killed_rank_brings_the_others_down(tmp_path: Path) -> None:
         ranks = children(launcher.pid)
         assert len(ranks) == 2
         os.kill(ranks[1], signal.SIGKILL)
-        start = time.monotonic()
-        until(lambda: not any(alive(pid) for pid in ranks), seconds=30)
-        assert time.monotonic() - start < 10
-        assert launcher.wait(timeout=60) != 0
+        until(lambda: not any(alive(pid) for pid in ranks), seconds=60)  # half of hardware.timeout_seconds
+        assert launcher.wait(timeout=300) != 0
         assert latest(tmp_path).step == 0
     finally:
         launcher.kill()
@@ -297,7 +295,7 @@ def errors_of_one(rank: int, folder: str) -> list[str]:
         for index in range(16):
             Image.new("L", (16, 16), index).save(Path(folder) / "rank0" / f"{index:02}.png")
     found = []
-    for run in (config, tiny(Path("/proc/nowhere"))):
+    for run in (config, tiny(Path(folder) / ("long" * 99))):
         try:
             Trainer(run).run()
         except Exception as error:
@@ -306,11 +304,11 @@ def errors_of_one(rank: int, folder: str) -> list[str]:
 
 
 def test_what_one_rank_finds_at_the_start_every_rank_knows(tmp_path: Path) -> None:
-    """Data that only one machine has; a folder that cannot be made, which rank 0 alone tries."""
+    """Data that only one machine has; a folder that cannot be, which rank 0 alone tries."""
     first, second = on_two(errors_of_one, str(tmp_path))
     assert first[0].startswith("DataError: rank 1: there is no folder")  # the rank that speaks to the user
     assert second[0].startswith("DataError: there is no folder")
-    assert first[1].startswith("FileNotFoundError") and second[1].startswith("OSError") and "/proc/nowhere" in second[1]
+    assert first[1] == second[1] and first[1].startswith("OSError") and "longlong" in first[1]
 
 
 def skipping(rank: int, folder: str, stop: int | None) -> int:

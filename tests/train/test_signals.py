@@ -44,7 +44,7 @@ def test_the_first_signal_lets_the_loop_save(tmp_path: Path, number: signal.Sign
     with running(train, str(tmp_path), 1.0) as child:
         wait_for(tmp_path / "running")
         os.kill(child.pid, number)
-        child.join(30)
+        child.join(120)
         assert child.exitcode == 128 + number
     assert (tmp_path / "reason").read_text() == number.name
     newest = Checkpoints(tmp_path).latest()
@@ -58,7 +58,7 @@ def test_the_second_signal_exits_at_once(tmp_path: Path, second: signal.Signals)
         os.kill(child.pid, signal.SIGTERM)
         assert wait_for(tmp_path / "asked") == "SIGTERM"
         os.kill(child.pid, second)
-        child.join(30)
+        child.join(120)
         assert child.exitcode == 128 + second
 
 
@@ -98,7 +98,7 @@ def test_a_forked_worker_ignores_ctrl_c_and_ends_at_sigterm(tmp_path: Path) -> N
         os.kill(child.pid, signal.SIGINT)
         wait_for(tmp_path / "asked")
         os.kill(worker, signal.SIGTERM)
-        child.join(30)
+        child.join(120)
         assert child.exitcode == signal.SIGTERM
 
 
@@ -129,7 +129,7 @@ def test_a_second_signal_during_a_save_harms_nothing(tmp_path: Path) -> None:
             os.kill(child.pid, signal.SIGTERM)
             wait_for(tmp_path / "asked")
             os.kill(child.pid, signal.SIGTERM)
-            child.join(30)
+            child.join(120)
             assert child.exitcode == 143
         checkpoints = Checkpoints(tmp_path / "run")
         checkpoints.clean()
@@ -164,20 +164,20 @@ def test_a_shell_sees_128_plus_n(tmp_path: Path) -> None:
         "import pathlib, sys, time\n"
         "from opportune.train.signals import Signals\n"
         "with Signals(settle_seconds=0) as s:\n"
-        "    pathlib.Path(sys.argv[1]).write_text('x')\n"
-        "    time.sleep(60)\n"
-        "    time.sleep(60)\n"
+        "    pathlib.Path(sys.argv[1], 'running').write_text('x')\n"
+        "    while not s.stop_requested: time.sleep(0.01)\n"
+        "    pathlib.Path(sys.argv[1], 'asked').write_text('x')\n"
+        "    time.sleep(600)\n"
     )
     import sys
 
-    program = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "running")])
+    program = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     try:
         wait_for(tmp_path / "running")
         program.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert program.poll() is None
+        wait_for(tmp_path / "asked")
         program.send_signal(signal.SIGINT)
-        assert program.wait(30) == 130
+        assert program.wait(120) == 130
     finally:
         program.kill()
 

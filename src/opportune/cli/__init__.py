@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import select
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,14 +36,27 @@ FAILED = 1
 """Exit code of everything else that went wrong."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, where a command has no better one; files are written whole or not at all."""
+UNREAD = 141
+"""Exit code where nobody reads the output any more, as after ``| head -1``: what SIGPIPE gives other programs."""
 PATIENCE_SECONDS = 10.0
 """Launchers end all ranks as soon as one has ended: the silent ones wait until rank 0, perhaps later, has spoken."""
 
 
 def run() -> NoReturn:
     """The program: :func:`main`, then the end of the process."""
-    code = main()
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # while the package was loading
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = _code_of_main()
+    except Exception:
+        if alone:
+            raise
+        traceback.print_exc()
+        code = FAILED
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while libraries are taken apart is no news
+    if not alone:
         # Threads of gloo may still hold tensors of the last exchange. Where they let go of them while Python is being
         # taken apart, the process aborts with all its work done, and the launcher calls it failed.
         atexit._run_exitfuncs()
@@ -49,6 +64,25 @@ def run() -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _code_of_main() -> int:
+    try:
+        try:
+            code = main()
+        except SystemExit as end:  # of a parser, after --help
+            code = end.code if isinstance(end.code, int) else 0
+        sys.stdout.flush()  # now, where it can still be seen that nobody reads it
+    except BrokenPipeError:
+        if not output_unread():
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):  # what is left in them is written once more when Python ends
+            os.dup2(nowhere, stream.fileno())
+        return UNREAD
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,21 +102,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     logging.getLogger("huggingface_hub").propagate = False  # it prints its messages itself; once is enough
     warnings.formatwarning = _one_line
+    if os.environ.get("RANK", "0") != "0":
+        warnings.simplefilter("ignore")  # they are about the settings, which are those of rank 0
     return guarded(words[0], words[1:])
 
 
 def guarded(command: str, words: list[str]) -> int:
     """Run a command; what we know how to explain becomes one message and an exit code, not a traceback."""
-    from opportune.train.data.errors import DataError, WorkerDied
-    from opportune.train.errors import (
-        CheckpointError,
-        ConfigError,
-        NonFiniteError,
-        RankFailed,
-        RanksError,
-        RunFolderError,
-        RunLockError,
-    )
+    with ending_at_once():
+        from opportune.train.data.errors import DataError, WorkerDied
+        from opportune.train.errors import (
+            CheckpointError,
+            ConfigError,
+            NonFiniteError,
+            RankFailed,
+            RanksError,
+            RunFolderError,
+            RunLockError,
+        )
 
     try:
         with ending_at_once():
@@ -100,9 +137,19 @@ def guarded(command: str, words: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)  # on whichever rank: only that one knows
         os._exit(FAILED)  # the others wait for this one, and taking torch apart takes seconds
     except (CheckpointError, NonFiniteError, WorkerDied, OSError) as error:
+        if isinstance(error, BrokenPipeError) and output_unread():
+            raise
         return say(f"error: {error}", FAILED)
     except KeyboardInterrupt:
         return say("stopped", INTERRUPTED)
+
+
+def output_unread() -> bool:
+    """Whether the reader of standard output or error has gone; a pipe that breaks may also lead elsewhere."""
+    streams = select.poll()
+    for stream in (1, 2):
+        streams.register(stream, 0)
+    return any(seen & (select.POLLERR | select.POLLHUP) for _, seen in streams.poll(0))
 
 
 @contextmanager

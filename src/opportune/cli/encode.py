@@ -15,6 +15,7 @@ from opportune.train.data import Source, open_source
 from opportune.train.encode import encode_latents
 from opportune.train.errors import ConfigError
 from opportune.train.progress import ProgressBar
+from opportune.train.ranks import refuse_ranks
 from opportune.train.trained_images import device_of
 
 
@@ -39,6 +40,7 @@ class EncodeArguments:
 
 def main(words: Sequence[str]) -> int:
     """Run ``opportune encode`` with these words; returns the exit code."""
+    refuse_ranks("opportune encode")
     arguments = parse(
         EncodeArguments,
         known_flags(written_out(words, {}), EncodeArguments),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import shlex
 from collections.abc import Sequence
@@ -15,11 +16,14 @@ import tyro
 from opportune.cli import ending_at_once
 from opportune.cli.arguments import SHORT, known_flags, parse, taken_settings, written_out
 from opportune.recipes import recipe
+from opportune.train.checkpoint import Checkpoints
 from opportune.train.config import TrainConfig
 from opportune.train.config_check import check
 from opportune.train.config_file import merged, read_toml, updated
 from opportune.train.errors import ConfigError
-from opportune.train.run_folder import CONFIG
+from opportune.train.manifest import MANIFEST
+from opportune.train.run_folder import CONFIG, saved_config
+from opportune.train.saved import Checkpoint, open_checkpoint
 from opportune.train.trained import run_of
 
 if TYPE_CHECKING:
@@ -119,9 +123,34 @@ def _of_resumed(first: argparse.Namespace) -> dict[str, Any]:
     folder = Path(first.output_dir or TrainConfig().run.output_dir)
     if first.resume != "latest":
         folder = run_of(first.resume)
-    path = folder / CONFIG
+    found = _written(folder, first.resume)
     # The folder may have been moved since its name was written into it.
-    return merged(read_toml(path), {"run": {"output_dir": str(folder)}}) if path.is_file() else {}
+    return merged(found, {"run": {"output_dir": str(folder)}}) if found else {}
+
+
+def _written(folder: Path, resume: str) -> dict[str, Any]:
+    """``config.toml`` of a run; where that is lost or damaged, what the checkpoint to resume was made with."""
+    try:
+        found = read_toml(folder / CONFIG)
+        updated(TrainConfig(), found)
+        if missing := [each.name for each in fields(TrainConfig) if each.name not in found]:
+            raise ConfigError(f"section [{missing[0]}] is missing.")
+        return found
+    except ConfigError as error:
+        checkpoint = _to_resume(folder, resume)
+        if checkpoint is None:
+            return {}  # nothing to resume, which is told by whoever tries to
+        if os.environ.get("RANK", "0") == "0":
+            logging.getLogger(__name__).warning(
+                "%s is of no use: %s Going on with the settings in %s.", folder / CONFIG, error, checkpoint.path
+            )
+        return saved_config(checkpoint)
+
+
+def _to_resume(folder: Path, resume: str) -> Checkpoint | None:
+    if resume == "latest":
+        return Checkpoints(folder / "checkpoints").latest()
+    return open_checkpoint(resume) if (Path(resume) / MANIFEST).exists() else None
 
 
 def _with_settings(config: TrainConfig, base: TrainConfig, given: dict[str, dict[str, Any]]) -> TrainConfig:

@@ -90,9 +90,12 @@ class Checkpoints:
         if saved and _is_valid(saved[-1]):
             self._prune(newest=saved[-1])
 
-    def check_space(self, parts: Mapping[str, State]) -> None:
-        """Refuse a run whose ``keep`` + 1 checkpoints do not fit on the disk; for before the first step."""
-        one = _bytes_needed((part_file(name), *encode(state)) for name, state in parts.items())
+    def check_space(self, parts: Mapping[str, State], *, later_bytes: int = 0) -> None:
+        """Refuse a run whose ``keep`` + 1 checkpoints do not fit on the disk; for before the first step.
+
+        ``later_bytes`` is what a checkpoint will hold on top of ``parts`` once the run has begun.
+        """
+        one = later_bytes + _bytes_needed((part_file(name), *encode(state)) for name, state in parts.items())
         needed = max(1, self.keep + 1 - len(self.list())) * one
         with self._explained(self.folder, needed):
             self._check_free(needed)

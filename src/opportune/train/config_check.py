@@ -58,9 +58,10 @@ def _check_combinations(config: TrainConfig) -> None:
             f"data.accumulation={data.accumulation} x {ranks} ranks; use a multiple of {data.accumulation * ranks}."
         )
     if config.schedule.warm_up_steps >= config.run.steps:
+        most = f"{config.run.steps - 1} or less (0: no warm-up)" if config.run.steps > 1 else "0 (no warm-up)"
         raise ConfigError(
             f"schedule.warm_up_steps={config.schedule.warm_up_steps} is not less than run.steps={config.run.steps}: "
-            f"the learning rate would never be reached. Set it to {config.run.steps - 1} or less (0: no warm-up)."
+            f"the learning rate would never be reached. Set it to {most}."
         )
     if config.schedule.final_share and config.schedule.name == "constant":
         raise ConfigError("schedule.final_share has no effect on schedule.name='constant'; remove it, or name a decay.")

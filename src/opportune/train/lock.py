@@ -8,11 +8,14 @@ import os
 import socket
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from opportune.train import disk
 from opportune.train.errors import RunLockError
+
+LOCK = "run.lock"
 
 _live: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
@@ -25,12 +28,23 @@ class RunLock:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path = Path(folder) / "run.lock"
+        self.path = Path(folder) / LOCK
         self._fd: int | None = None
 
     def __enter__(self) -> RunLock:
         if self._fd is not None:
             raise RunLockError(f"this process already holds {self.path}")
+        fd = self._locked()
+        while not _is_at(self.path, fd):  # somebody gave up the run, and removed it, between our two calls
+            os.close(fd)
+            fd = self._locked()
+        self._fd = fd
+        _live.add(self)
+        with suppress(OSError):  # on a full disk it stays nameless; what cannot be done without is written later
+            _write_holder(fd)
+        return self
+
+    def _locked(self) -> int:
         disk.make_folder(self.path.parent)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
@@ -44,10 +58,7 @@ class RunLock:
         except BaseException:
             os.close(fd)
             raise
-        self._fd = fd
-        _live.add(self)
-        _write_holder(fd)
-        return self
+        return fd
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -60,6 +71,13 @@ class RunLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 def _write_holder(fd: int) -> None:

@@ -83,6 +83,15 @@ def check_ranks(came_up: int, config: HardwareConfig, environment: Mapping[str, 
         raise RanksError(f"{asked[1]} asks for {asked[0]} or more processes, and {came_up} came up alone. {_REMEDY}")
 
 
+def refuse_ranks(program: str) -> None:
+    """Raise RanksError where a launcher started ``program`` several times, and all would write the same files."""
+    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        if os.environ.get(name, "").isdigit() and int(os.environ[name]) > 1:
+            raise RanksError(
+                f"{program} works as one process, and {os.environ[name]} came up ({name}); start it without a launcher."
+            )
+
+
 def start(config: HardwareConfig) -> Accelerator:
     """The Accelerate handle of this process, with its ranks checked. No object of ours is registered with it."""
     world = int(os.environ.get("WORLD_SIZE", "1"))

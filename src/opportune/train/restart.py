@@ -47,8 +47,11 @@ class Restart:
 
     def check_space(self) -> None:
         """Refuse a run whose checkpoints do not fit on the disk."""
-        saved = self._parts()
-        on_main(lambda: self.folder.checkpoints.check_space(saved))
+        saved, optimizer = self._parts(), self.session.bare_optimizer
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        # Both moments of Adam are made by its first step.
+        moments = 0 if optimizer.state else 2 * sum(each.numel() * each.element_size() for each in trained)
+        on_main(lambda: self.folder.checkpoints.check_space(saved, later_bytes=moments))
 
     def restore(self, resume: str, *, force: bool) -> None:
         """Continue from a checkpoint; later ones of the same folder are deleted, for the run goes on from here."""
@@ -121,18 +124,22 @@ class Restart:
         elif force:
             # Timesteps, noise and the order of the data do not depend on the ranks; only dropout starts anew.
             session.seed_rank()
-            _log.warning("resumed with %d ranks instead of %d: dropout draws other numbers", session.world, world)
+            self._warn("resumed with %d ranks instead of %d: dropout draws other numbers", session.world, world)
         else:
             raise CheckpointError(
                 f"{checkpoint.path} was saved by {world} ranks and {session.world} came up; start as many, or --force "
                 "(order, timesteps and noise stay the same, dropout does not)."
             )
         if checkpoint.made_with.get("torch_threads") != torch.get_num_threads():
-            _log.warning(
+            self._warn(
                 "resumed with %d torch threads instead of %s: results may differ in the last bits (OMP_NUM_THREADS)",
                 torch.get_num_threads(),
                 checkpoint.made_with.get("torch_threads"),
             )
+
+    def _warn(self, message: str, *values: object) -> None:
+        if self.session.rank == 0:
+            _log.warning(message, *values)
 
 
 def weights_of(checkpoint: Checkpoint, weights: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from opportune.train.checkpoint import Checkpoints
 from opportune.train.config import TrainConfig
 from opportune.train.config_file import differences, read_toml, to_dict, to_toml
 from opportune.train.errors import CheckpointError, ConfigError, RunFolderError
+from opportune.train.lock import LOCK
 from opportune.train.manifest import MANIFEST
 from opportune.train.saved import Checkpoint, step_of
 
@@ -26,8 +28,9 @@ class RunFolder:
 
     def check_new(self) -> None:
         """Raise where another run's checkpoints are, or no folder can be."""
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{self.path} is a file, and a run needs a folder; choose another --output-dir.")
+        there = next((path for path in (self.path, *self.path.parents) if path.exists()), None)
+        if there is not None and not there.is_dir():
+            raise RunFolderError(f"{there} is a file, and a run needs a folder; choose another --output-dir.")
         saved = self.checkpoints.list()
         if saved:
             raise RunFolderError(
@@ -65,6 +68,19 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         disk.replace_text(self.path / CONFIG, to_toml(config))
 
+    def missing(self) -> list[Path]:
+        """What a run that begins here will make: folders and files that are not there yet, outermost first."""
+        wanted = [*reversed(self.path.parents), self.path, self.checkpoints.folder]
+        return [path for path in (*wanted, self.path / CONFIG, self.path / LOCK) if not path.exists()]
+
+    def remove(self, made: list[Path]) -> None:
+        """Undo the beginning of a run whose first checkpoint could not be saved: the next one finds nothing."""
+        with suppress(OSError, CheckpointError):
+            self.checkpoints.forget_after(-1)
+        for path in reversed(made):
+            with suppress(OSError):  # a folder that holds something else stays
+                path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+
     def config(self) -> dict[str, Any] | None:
         """The configuration written here, as a nested dict; None where there is none."""
         path = self.path / CONFIG
@@ -86,5 +102,7 @@ def saved_config(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         made: dict[str, Any] = json.loads(checkpoint.part("trainer")["config"])
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path} does not say how it was configured") from error
+        raise CheckpointError(
+            f"checkpoint {checkpoint.path} does not say how it was configured; resume from another, or start a new run"
+        ) from error
     return made

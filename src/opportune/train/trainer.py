@@ -89,10 +89,17 @@ class Trainer:
         accelerator = start(self.config.hardware)
         on_main(self._check_folder)
         self.session = Session(self.config, accelerator)
+        self.restart = Restart(self.session, self.folder)
+        if self.resume is None:
+            self.restart.check_space()  # nothing is made where there is no room
+        missing = self.folder.missing()
         on_main(lambda: stack.enter_context(RunLock(self.folder.path)))
         on_main(self._check_folder)  # again: another run may have been there while this one was made
-        self.restart = Restart(self.session, self.folder)
-        self._begin()
+        with ExitStack() as undone:
+            if self.resume is None and self.session.rank == 0:
+                undone.callback(self.folder.remove, missing)
+            self._begin()
+            undone.pop_all()
         self.reports = stack.enter_context(Reports(self.session, self.folder, self.restart.log_lengths))
         self.restart.reports = self.reports
         bar = ProgressBar(self.config.run.steps, self.session.step, shown=self._show_progress())
@@ -134,7 +141,6 @@ class Trainer:
             self.restart.restore(self.resume, force=self.force)
         on_main(lambda: self.folder.write_config(self.config))
         if self.resume is None:
-            self.restart.check_space()
             self.restart.save()
 
     def _go_on(self) -> bool:
