@@ -15,7 +15,7 @@ from opportune.names import SAMPLERS, WEIGHTINGS, sampler_class, weighting_class
 from opportune.optim import MDLRC, EqualDecay
 
 ROOT = Path(__file__).parents[1]
-WRAPPERS = {"stratified", "low_discrepancy", "mixture", "phases"}  # go around another sampler
+WRAPPERS = {"stratified", "low_discrepancy", "mixture", "within", "phases"}  # go around another sampler
 START, END = "<!-- methods -->", "<!-- /methods -->"
 
 NEEDS = {

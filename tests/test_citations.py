@@ -10,7 +10,7 @@ from opportune.citations import METHODS, PAPERS
 from opportune.names import SAMPLERS, WEIGHTINGS, weighting_class
 from opportune.weightings import Weighting
 
-OWN = {"table", "mixture", "phases", "adaptive"}
+OWN = {"table", "mixture", "within", "phases", "adaptive"}
 
 
 def keys(text: str) -> list[str]:

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "opportune"
 
 CORE = [
     "types", "checks", "distributed", "random_streams", "processes", "measure", "samplers", "weightings", "optim",
-    "objective", "step", "attach", "names", "citations", "embedded", "testing",
+    "objective", "step", "attach", "adapters", "names", "citations", "embedded", "testing",
 ]  # fmt: skip
 UPPER = [
     "models",

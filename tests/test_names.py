@@ -29,6 +29,11 @@ def test_an_unknown_weighting_lists_the_known_and_the_closest():
         op.weighting("minsnr", op.DDPM())
 
 
+def test_a_sampler_that_is_printed_says_what_it_is():
+    printed = repr(op.sampler("stratified", op.Flow(shift=3.0), of="beta", of_settings={"a": 1.5, "b": 1.0}))
+    assert "Beta(Flow(shift=3, prediction='velocity'), a=1.5, b=1)" in printed
+
+
 def test_hyphens_count_as_underscores():
     assert type(op.sampler("log-normal", op.DDPM())) is type(op.sampler("log_normal", op.DDPM()))
 
@@ -135,6 +140,27 @@ def test_a_refused_state_leaves_nothing_behind(name, settings):
         torch.equal(value, after[key]) if isinstance(value, torch.Tensor) else value == after[key]
         for key, value in before.items()
     )
+
+
+def test_a_state_of_the_same_shape_from_another_method_is_refused_and_leaves_nothing_behind():
+    """Both keep one histogram of equally many bins: only the method's name tells them apart."""
+    process = op.DDPM(steps=100)
+    saved, asked = (op.sampler(name, process, bins=20) for name in ("kingma_gao", "info_noise"))
+    saved.history.add(torch.rand(64), torch.rand(64))
+    with pytest.raises(ValueError, match=r"not that of this InfoNoise \(it was saved by KingmaGao\)"):
+        asked.load_state_dict(saved.state_dict())
+    assert not bool(asked.history.sums.any())
+    inside = op.sampler("stratified", process, of=asked)
+    with pytest.raises(ValueError, match="saved by KingmaGao"):
+        inside.load_state_dict(op.sampler("stratified", process, of=saved).state_dict())
+
+
+def test_a_state_saved_before_methods_were_named_still_loads():
+    state = op.sampler("kingma_gao", op.DDPM(steps=100), seed=5).state_dict()
+    del state["_extra_state"]["method"]
+    sampler = op.sampler("kingma_gao", op.DDPM(steps=100))
+    sampler.load_state_dict(state)
+    assert sampler.seed == 5
 
 
 def test_draws_do_not_depend_on_the_default_device():

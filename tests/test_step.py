@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -17,9 +19,9 @@ class Recorder(FixedSampler):
 
     needs = "probe"
 
-    def __init__(self, process, *, every=3, gradient=False, toward=False, **common):
+    def __init__(self, process, *, every=3, gradient=False, **common):
         super().__init__(process, **common)
-        self.every, self.gradient, self.toward, self.records = every, gradient, toward, []
+        self.every, self.gradient, self.records = every, gradient, []
         self._build()
 
     def cumulative(self, u, log_snr):
@@ -29,8 +31,7 @@ class Recorder(FixedSampler):
         if self.steps_watched % self.every:
             return None
         looks = (self.probe_draw(draw, torch.linspace(0.1, 0.9, self.global_size(draw)), i) for i in range(2))
-        toward = self.probe_draw(draw, torch.full((self.global_size(draw),), 0.5), 9) if self.toward else None
-        return op.Request(draws=tuple(looks), after=True, gradient=self.gradient, toward=toward)
+        return op.Request(draws=tuple(looks), after=True, gradient=self.gradient)
 
     def learn(self, record):
         self.records.append(record)
@@ -75,8 +76,11 @@ def test_before_and_after_use_the_same_noise_and_eval_mode():
     objective = op.objective(network, sampler.process)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
     network.train()
+    modes = []
+    network.drop.register_forward_pre_hook(lambda module, _: modes.append(module.training))
     list(op.training_steps(objective, sampler, optimizer, batches(3)))
     assert all(torch.equal(r.before, r.after) for r in sampler.records)
+    assert modes == [True, *[False] * 4] * 3, "one training pass, two probes before and two after the step"
 
 
 def test_accumulation_steps_once_per_group_and_hands_over_every_loss():
@@ -251,3 +255,36 @@ def test_objective_refuses_whole_numbers_and_takes_plain_vectors():
 def test_unbiased_must_be_true_false_or_none():
     with pytest.raises(ValueError, match="unbiased='False' is not allowed"):
         op.sampler("uniform", op.DDPM(steps=10), unbiased="False")
+
+
+@pytest.mark.parametrize("make", [{"name": "adaptive"}, {"name": "stratified", "of": "kingma_gao"}])
+def test_a_loop_that_forgets_to_watch_is_told_once(make):
+    sampler = op.sampler(process=op.DDPM(steps=10), accumulation=2, **make)
+    with pytest.warns(UserWarning, match="has drawn for 100 steps and watched none, so it learns nothing") as seen:
+        for _ in range(500):
+            sampler.draw(4)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("name", ["uniform", "adaptive"])
+def test_a_loop_that_draws_twice_a_step_is_told_once(name):
+    sampler = op.sampler(name, op.DDPM(steps=10))
+    with pytest.warns(UserWarning, match=r"drawn for 100 steps \(accumulation=1\) and watched 49") as seen:
+        for _ in range(200):
+            sampler.draw(4)
+            draw = sampler.draw(4)
+            with sampler.watch(draw, torch.ones(4)):
+                pass
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(("name", "watches"), [("logit_normal", False), ("logit_normal", True), ("adaptive", True)])
+def test_a_loop_that_does_what_the_method_needs_is_told_nothing(name, watches):
+    sampler = op.sampler(name, op.DDPM(steps=10), accumulation=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(120):
+            draws = [sampler.draw(4), sampler.draw(4)]
+            if watches:
+                with sampler.watch(draws, [torch.rand(4), torch.rand(4)]):
+                    pass

@@ -25,7 +25,7 @@ _LATER = {
     "EqualDecay": "optim.mdlrc",
     "cite": "citations",
 }
-_ROOMS = ("compare", "diagnostics", "report", "testing")
+_ROOMS = ("adapters", "compare", "diagnostics", "report", "testing")
 
 __all__ = [
     "DDPM",

@@ -112,6 +112,10 @@ PAPERS: dict[str, Paper] = {
         "Lipman, Yaron and Chen, Ricky T. Q. and Ben-Hamu, Heli and Nickel, Maximilian and Le, Matthew",
         "Flow Matching for Generative Modeling", 2023, _ICLR, "2210.02747",
     ),
+    "hoogeboom2023simple": Paper(
+        "Hoogeboom, Emiel and Heek, Jonathan and Salimans, Tim",
+        "simple diffusion: End-to-end diffusion for high resolution images", 2023, _ICML, "2301.11093",
+    ),
     "kingma2023understanding": Paper(
         "Kingma, Diederik P. and Gao, Ruiqi",
         "Understanding Diffusion Objectives as the {ELBO} with Simple Data Augmentation", 2023, _NEURIPS, "2303.00848",
@@ -156,6 +160,14 @@ PAPERS: dict[str, Paper] = {
         "Hang, Tiankai and Gu, Shuyang and Geng, Xin and Guo, Baining",
         "Improved Noise Schedule for Diffusion Training", 2024, arxiv="2407.03297",
     ),
+    "lee2024improving": Paper(
+        "Lee, Sangyun and Lin, Zinan and Fanti, Giulia",
+        "Improving the Training of Rectified Flows", 2024, _NEURIPS, "2405.20320",
+    ),
+    "black2024pi": Paper(
+        "Black, Kevin and Brown, Noah and Driess, Danny and others",
+        "$\\pi_0$: A Vision-Language-Action Flow Model for General Robot Control", 2024, arxiv="2410.24164",
+    ),
     "zheng2024beta": Paper(
         "Zheng, Tianyi and others",
         "Beta-Tuned Timestep Diffusion Model", 2024, "European Conference on Computer Vision (ECCV)",
@@ -184,8 +196,10 @@ PAPERS: dict[str, Paper] = {
 METHODS: dict[str, dict[str, str]] = {
     "sampler": {
         "uniform": "ho2020denoising", "log_normal": "karras2022elucidating", "logit_normal": "esser2024scaling",
-        "mode": "esser2024scaling", "cosmap": "esser2024scaling", "beta": "zheng2024beta",
-        "laplace": "hang2024improved", "table": "opportune", "speed": "wang2025closer", "clts": "xu2024towards",
+        "mode": "esser2024scaling", "cosmap": "esser2024scaling", "beta": "zheng2024beta black2024pi",
+        "laplace": "hang2024improved", "log_uniform": "song2021score", "log_logistic": "crowson2022kdiffusion",
+        "cosine": "hoogeboom2023simple salimans2022progressive", "u_shaped": "lee2024improving", "within": "opportune",
+        "table": "opportune", "speed": "wang2025closer", "clts": "xu2024towards",
         "curriculum": "sun2026curriculum", "stratified": "crowson2022kdiffusion",
         "low_discrepancy": "kingma2021variational", "mixture": "opportune", "phases": "opportune",
         "second_moment": "nichol2021improved", "kingma_gao": "kingma2023understanding", "info_noise": "raya2026noise",

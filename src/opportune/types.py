@@ -80,16 +80,11 @@ class Request:
         draws: probes, each a draw of the batch's size that carries its noise.
         after: measure the probes again after the step (same noise), for before/after differences.
         gradient: measure, for each probe, the moments of the model's gradient at its timesteps.
-        toward: when given, "after" is not the optimizer's step but a tiny trial move along the negative gradient of
-            ``mean(correction * loss)`` at this draw; the weights are put back to the bit before the step runs.
-        move: length of the trial move relative to the length of the weights.
     """
 
     draws: tuple[Draw, ...]
     after: bool = False
     gradient: bool = False
-    toward: Draw | None = None
-    move: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ class StepRecord:
         losses: ``[N]`` raw per-example training losses, or None if the loop handed none over.
         probe_u: ``[M, N]`` where the M probes looked, or None when nothing was asked.
         before: ``[M, N]`` their losses before the step.
-        after: ``[M, N]`` their losses after the step (or the trial move), same noise and examples.
+        after: ``[M, N]`` their losses after the step, same noise and examples.
         gradient: ``[M, 2]`` per probe: squared length of the mean gradient (unbiased), and trace of the
             covariance of one example's gradient.
         loss: scalar, the weighted mean the step descended; set by the training loop, as are the next two.

@@ -67,3 +67,27 @@ def clts(steps: int, *, mean: float, std: float, step: int, ramp_steps: int) -> 
     gamma = min(1.0, step / ramp_steps)
     bell = [math.exp(-((t + 0.5 - mean * steps) ** 2) / (2 * (std * steps) ** 2)) for t in range(steps)]
     return [(1 - gamma) / steps + gamma * b / sum(bell) for b in bell]
+
+
+def log_uniform_share(sigma: float, low: float, high: float) -> float:
+    """Song et al.: the probability of noise below ``sigma``, for ln sigma uniform between the ends."""
+    return min(max(math.log(sigma / low) / math.log(high / low), 0.0), 1.0)
+
+
+def log_logistic_sigma(v: float, mean: float, scale: float) -> float:
+    """k-diffusion: sigma = exp(mean + scale logit(v)) of a uniform number v."""
+    return math.exp(mean + scale * math.log(v / (1 - v)))
+
+
+def cosine_log_snr(v: float, image: float, clean: float, noisy: float) -> float:
+    """Hoogeboom et al., section 2.1: the cosine schedule shifted from one size of noise to another; v = 1 is noise.
+
+    ``(1 - v) logSNR_shifted(clean) + v logSNR_shifted(noisy)``, each shifted by 2 ln(noise size / image size).
+    """
+    cosine = -2 * math.log(math.tan(math.pi * v / 2))
+    return (1 - v) * (cosine + 2 * math.log(clean / image)) + v * (cosine + 2 * math.log(noisy / image))
+
+
+def u_shaped(t: float, a: float) -> float:
+    """Lee et al., as released: an exponential density, and its mirror image, half of the time each."""
+    return a / (math.exp(a) - 1) * (math.exp(a * t) + math.exp(a * (1 - t))) / 2

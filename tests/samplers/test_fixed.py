@@ -36,6 +36,8 @@ def mean_u(sampler: op.Sampler) -> float:
         ("cosmap", {}, reference.cosmap),
         ("beta", {"a": 2.0, "b": 5.0}, lambda u: u * (1 - u) ** 4),
         ("beta", {"a": 1.5, "b": 1.0}, lambda u: u**0.5),
+        ("u_shaped", {}, lambda u: reference.u_shaped(u, 4.0)),
+        ("u_shaped", {"steepness": 0.5}, lambda u: reference.u_shaped(u, 0.5)),
     ],
 )
 def test_the_density_is_the_papers(name: str, settings: dict[str, float], density: Any) -> None:
@@ -46,6 +48,57 @@ def test_the_density_is_the_papers(name: str, settings: dict[str, float], densit
     area = sum(density((i + 0.5) / 20000) for i in range(20000)) / 20000
     wanted_at = torch.tensor([density(float(x)) / area for x in u], dtype=torch.float64)
     torch.testing.assert_close(op.sampler(name, op.Flow(), **settings).density(u), wanted_at, rtol=5e-3, atol=1e-9)
+
+
+def shares_below(sampler: op.Sampler, log_snr: list[float]) -> list[float]:
+    """Probability of less noise than each ln SNR, on a process in continuous time."""
+    levels = sampler.process.log_snr((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096)
+    masses = sampler.density((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096) / 4096
+    return [float(masses[levels > level].sum()) for level in log_snr]
+
+
+@pytest.mark.parametrize("process", [op.EDM(), op.VP(), op.Flow(shift=2.0)], ids=repr)
+def test_log_uniform_is_uniform_in_ln_sigma_between_its_ends(process: op.Process) -> None:
+    sigmas = [0.01, 0.05, 0.1, 0.5, 1.0, 4.0, 20.0]
+    sampler = op.sampler("log_uniform", process, sigma_low=0.05, sigma_high=10.0)
+    wanted = [reference.log_uniform_share(sigma, 0.05, 10.0) for sigma in sigmas]
+    assert shares_below(sampler, [-2 * math.log(s) for s in sigmas]) == pytest.approx(wanted, abs=2e-3)
+
+
+def test_log_uniform_is_the_reference_of_ve() -> None:
+    probs = op.sampler("log_uniform", op.VE(), sigma_low=0.02, sigma_high=100.0)
+    torch.testing.assert_close(probs.density(torch.rand(99)), torch.ones(99, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("process", [op.EDM(p_std=3.0), op.Flow()], ids=repr)
+@pytest.mark.parametrize(("mean", "scale"), [(-0.69, 0.5), (0.4, 1.2)])
+def test_log_logistic_draws_the_published_map(process: op.Process, mean: float, scale: float) -> None:
+    shares = [0.05, 0.2, 0.5, 0.8, 0.95]
+    sigmas = [reference.log_logistic_sigma(v, mean, scale) for v in shares]
+    sampler = op.sampler("log_logistic", process, mean=mean, scale=scale)
+    assert shares_below(sampler, [-2 * math.log(s) for s in sigmas]) == pytest.approx(shares, abs=2e-3)
+
+
+def test_log_logistic_on_flow_can_be_uniform() -> None:
+    sampler = op.sampler("log_logistic", op.Flow(), mean=0.0, scale=1.0)
+    torch.testing.assert_close(sampler.density(torch.rand(99)), torch.ones(99, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("process", [op.EDM(p_std=3.0), op.Flow()], ids=repr)
+@pytest.mark.parametrize(("image", "clean", "noisy"), [(64, 64, 64), (256, 64, 64), (512, 256, 32), (64, 32, 256)])
+def test_cosine_is_the_schedule_of_simple_diffusion(
+    process: op.Process, image: float, clean: float, noisy: float
+) -> None:
+    shares = [0.1, 0.3, 0.5, 0.7, 0.9]
+    levels = [reference.cosine_log_snr(v, image, clean, noisy) for v in shares]
+    settings = {"log_snr_shift": 2 * math.log(clean / image), "log_snr_shift_noise": 2 * math.log(noisy / image)}
+    assert shares_below(op.sampler("cosine", process, **settings), levels) == pytest.approx(shares, abs=3e-3)
+
+
+def test_cosine_without_a_shift_is_cosmap_on_flow() -> None:
+    u = torch.rand(500, dtype=torch.float64)
+    one, other = (op.sampler(name, op.Flow()).density(u) for name in ("cosine", "cosmap"))
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("scale", [-1.0, -0.5, 0.0, 0.81, 1.29, LARGEST_SCALE])
@@ -100,16 +153,19 @@ def test_larger_means_move_the_way_they_say(process: op.Process) -> None:
         ("beta", {"a": 4.0, "b": 2.0}, {"a": 2.0, "b": 4.0}),
         ("laplace", {"mean": -1.5}, {"mean": 1.5}),  # a mean of ln SNR: larger is less noise
         ("log_normal", {"mean": 0.5}, {"mean": -1.5}),
+        ("log_logistic", {"mean": 0.5}, {"mean": -1.5}),
+        ("log_uniform", {"sigma_low": 0.5}, {"sigma_high": 1.0}),
+        ("cosine", {"log_snr_shift": -2.0}, {"log_snr_shift": 1.0}),  # added to ln SNR: larger is less noise
     ):
         high, low = (op.sampler(name, process, **settings) for settings in (noisier, cleaner))
         assert mean_u(high) > mean_u(low) + 0.02, name
 
 
-@pytest.mark.parametrize("name", ["mode", "cosmap"])
+@pytest.mark.parametrize("name", ["mode", "cosmap", "u_shaped"])
 def test_the_symmetric_ones_are(name: str) -> None:
     probs = op.sampler(name, DDPM).probs()
     torch.testing.assert_close(probs, probs.flip(0), rtol=1e-9, atol=0)
-    assert float(probs[500]) > float(probs[0])
+    assert (float(probs[500]) > float(probs[0])) == (name != "u_shaped")
 
 
 def test_logit_normal_on_flow_is_log_normal_with_the_same_mean_and_std() -> None:
@@ -186,6 +242,11 @@ def test_beta_with_b_one_is_the_power_of_a_uniform() -> None:
             "no probability.*: mean=1000, scale=0.5 lie outside what it covers, ln SNR from",
         ),
         ("cosmap", {"scale": 1.0}, "scale=1.0 is not a setting"),
+        ("log_uniform", {"sigma_low": 2.0, "sigma_high": 1.0}, r"sigma_high=1 is outside the allowed range \(2, inf\)"),
+        ("log_uniform", {"sigma_low": 1e6, "sigma_high": 1e7}, "no probability"),
+        ("log_logistic", {"scale": 0.0}, "scale=0 is outside"),
+        ("cosine", {"log_snr_shift_noise": 6.3}, r"log_snr_shift_noise=6.3 is outside the allowed range .*6.28319\]"),
+        ("u_shaped", {"steepness": 0.0}, r"steepness=0 is outside the allowed range \(0, 100\]"),
     ],
 )
 def test_bad_settings_say_what_is_allowed(name: str, settings: dict[str, Any], match: str) -> None:
@@ -193,7 +254,10 @@ def test_bad_settings_say_what_is_allowed(name: str, settings: dict[str, Any], m
         op.sampler(name, DDPM, **settings)
 
 
-@pytest.mark.parametrize("name", ["logit_normal", "mode", "cosmap", "beta", "laplace", "speed", "clts"])
+@pytest.mark.parametrize(
+    "name",
+    ["logit_normal", "mode", "cosmap", "beta", "laplace", "log_logistic", "cosine", "u_shaped", "speed", "clts"],
+)
 @pytest.mark.parametrize(
     "process",
     [op.DDPM("linear", steps=1), op.DDPM("cosine", steps=2), op.DDPM("linear", steps=100, zero_terminal_snr=True)],

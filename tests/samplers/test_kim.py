@@ -314,6 +314,15 @@ def test_data_that_is_not_finite_still_gets_a_timestep():
         assert bool(torch.isfinite(draw.u).all() and torch.isfinite(draw.density).all())
 
 
+@pytest.mark.parametrize("inside", [0.02, 0.98])
+def test_the_density_declared_is_that_of_the_cell_drawn_from(inside):
+    """Up to both edges of each cell: round(u * 255) instead of floor(u * 256) would shift them."""
+    sampler = op.sampler("kim", op.Flow())
+    sampler.average = torch.arange(1, CELLS + 1, dtype=torch.float64) / (CELLS * (CELLS + 1) / 2)
+    density = sampler.density((torch.arange(CELLS, dtype=torch.float64) + inside) / CELLS)
+    torch.testing.assert_close(density, sampler.average * CELLS)
+
+
 def test_the_policy_starts_exactly_uniform():
     sampler = op.sampler("kim", DDPM, weighting="constant")
     x = torch.randn(64, 3, 8, 8)

@@ -167,6 +167,12 @@ def test_strata_span_ranks_and_accumulation() -> None:
         assert all(map(torch.equal, alone[name], together))
 
 
+def test_places_within_strata_are_fresh_for_every_micro_batch() -> None:
+    sampler = op.sampler("stratified", op.Flow(), accumulation=2)
+    first, second = ((sampler.draw(16).u.double() * 32) % 1 for _ in range(2))
+    assert not bool(torch.isclose(first, second, atol=1e-3).all())
+
+
 # ---- mixture -----------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +184,14 @@ def test_mixture_is_a_floor_under_the_density_within() -> None:
     torch.testing.assert_close(drawn.density.double(), mixed.probs()[drawn.t] * 1000, rtol=1e-5, atol=0)
     share = float((drawn.t >= 700).double().mean())
     assert share == pytest.approx(float(mixed.probs()[700:].sum()), abs=0.01)
+
+
+def test_mixture_goes_its_share_of_the_way_back_also_for_what_the_method_aims_at() -> None:
+    mixed = op.sampler("mixture", DDPM, of="adaptive", floor=0.25)
+    mixed.inner.aim = torch.linspace(0.5, 1.5, 1000, dtype=torch.float64) / 1000
+    drawn = mixed.draw(50)
+    aimed = 0.25 + 0.75 * mixed.inner.aim[drawn.t] * 1000
+    torch.testing.assert_close((drawn.correction * drawn.density).double(), aimed, rtol=1e-5, atol=0)
 
 
 def test_the_ends_of_mixture() -> None:
@@ -223,6 +237,16 @@ def test_a_phases_clock_starts_with_it_and_its_numbers_are_its_own() -> None:
         sampler.draw(20)
         gammas.append(float(sampler.all[2]._shown))
     assert gammas == [0.0, 0.5, 1.0, 1.0]
+
+
+def test_a_phases_clock_counts_optimizer_steps_under_accumulation() -> None:
+    phases = [(0, "uniform"), (2, "clts", {"ramp_steps": 2})]
+    sampler = op.sampler("phases", DDPM, phases=phases, accumulation=3)
+    gammas = []
+    for _ in range(12):
+        sampler.draw(4)
+        gammas.append(float(sampler.all[1]._shown))
+    assert gammas == [0.0] * 9 + [0.5] * 3
 
 
 def test_each_phase_keeps_its_own_correction_unless_told_otherwise() -> None:

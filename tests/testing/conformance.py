@@ -12,6 +12,7 @@ SETTINGS = {
     "stratified": {"of": "logit_normal"},
     "low_discrepancy": {"of": "logit_normal"},
     "mixture": {"of": "logit_normal", "floor": 0.2},
+    "within": {"of": "logit_normal", "low": 0.2, "high": 0.9},
     "phases": {"phases": [(0, "uniform"), (60, "logit_normal")]},
     # Short warm-ups, so that the suite meets each method past its own.
     "kingma_gao": {"warmup_steps": 20, "refresh_steps": 10, "bins": 20},
@@ -28,6 +29,7 @@ every_sampler_and_check = [
     pytest.mark.parametrize("check", SAMPLER_CHECKS, ids=lambda check: check.__name__),
     pytest.mark.parametrize("name", op.samplers()),
     pytest.mark.filterwarnings("ignore:unbiased=True cannot hold"),
+    pytest.mark.filterwarnings("ignore:[A-Za-z]+ has drawn for"),  # some checks draw only
     pytest.mark.filterwarnings("ignore:SpeeD draws uniformly"),
     pytest.mark.filterwarnings("ignore:bins=20 has no effect"),
 ]

@@ -77,3 +77,13 @@ def test_trains_in_the_loop_beside_the_model() -> None:
     assert all(bool(torch.isfinite(r.loss)) for r in records)
     assert float(weighting.linear.detach().abs().max()) > 0.02
     assert all(bool((r.losses >= 0).all()) for r in records), "raw losses are not weighted"
+
+
+def test_u_is_a_linear_map_of_fourier_features_of_a_quarter_of_ln_sigma() -> None:
+    weighting = op.weighting("learned_uncertainty", op.EDM(), features=3)
+    with torch.no_grad():
+        weighting.linear.copy_(torch.tensor([0.5, -1.0, 2.0]))
+    for sigma in (0.01, 0.5, 7.0):
+        waves = torch.cos(weighting.frequencies * math.log(sigma) / 4 + weighting.phases) * math.sqrt(2 / 3)
+        got = weighting.uncertainty(torch.tensor([sigma]))
+        torch.testing.assert_close(got, (weighting.linear * waves).sum()[None], rtol=1e-4, atol=1e-4)

@@ -69,29 +69,3 @@ def moments(probe: Probe, draw: Draw, model: nn.Module) -> tuple[Tensor, Tensor]
     apart = torch.stack([(x - y).square().sum() for x, y in pairs]).sum()
     scale = 1 / halves[0].numel() + 1 / halves[1].numel()
     return losses.detach(), torch.stack([inner, apart / scale]).detach()
-
-
-def descent(probe: Probe, draw: Draw, model: nn.Module) -> Gradient:
-    """Gradient of ``mean(correction * loss)`` at the draw."""
-    with gradients_apart(model):
-        losses = losses_at(probe, draw)
-        return gradient_of((draw.correction * losses).mean(), trainable(model))
-
-
-@contextmanager
-def moved(model: nn.Module, gradient: Gradient, length: float) -> Iterator[None]:
-    """The model a small step down ``gradient``: ``|step| = length * |weights|``; put back to the bit afterwards."""
-    pairs = [(p, g) for p, g in zip(trainable(model), gradient, strict=True) if g is not None]
-    kept = [p.detach().clone() for p, _ in pairs]
-    weight = torch.stack([k.float().square().sum() for k in kept]).sum().sqrt()
-    slope = torch.stack([g.float().square().sum() for _, g in pairs]).sum().sqrt()
-    scale = torch.where(slope > 0, length * weight / slope, torch.zeros_like(slope))
-    try:
-        with torch.no_grad():
-            for parameter, g in pairs:
-                parameter.sub_(scale.to(g.dtype) * g)
-        yield
-    finally:
-        with torch.no_grad():
-            for (parameter, _), old in zip(pairs, kept, strict=True):
-                parameter.copy_(old)

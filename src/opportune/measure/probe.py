@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..distributed import gather, place
 from ..types import Draw, Probe, Request, StepRecord
-from .gradient import descent, moments, moved
+from .gradient import moments
 from .loss import losses_at, untouched
 
 
@@ -31,7 +31,7 @@ class Measurement:
         self._gradient: Tensor | None = None
 
     def before(self) -> None:
-        """Measure at the weights before the step (and around a trial move, if one is asked for)."""
+        """Measure at the weights before the step."""
         request = self._request
         if request is None:
             return
@@ -44,15 +44,11 @@ class Measurement:
             else:
                 with torch.no_grad():
                     self._before = torch.stack([losses_at(probe, draw) for draw in request.draws])
-            if request.toward is not None:
-                model = self._need_model()
-                with moved(model, descent(probe, request.toward, model), request.move), torch.no_grad():
-                    self._after = torch.stack([losses_at(probe, draw) for draw in request.draws])
 
     def after(self) -> None:
         """Measure again at the weights after the step, same noise."""
         request = self._request
-        if request is None or not request.after or request.toward is not None:
+        if request is None or not request.after:
             return
         probe = self._need_probe()
         with untouched(self._model, self._draw.u.device), torch.no_grad():

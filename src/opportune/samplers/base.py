@@ -48,6 +48,8 @@ BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 Needs = Literal["nothing", "losses", "probe", "gradient"]
 
+_CHECKED_STEP = 100  # of draws, after which a loop that does not watch, or draws too often, is told
+
 
 class Watch:
     """What ``with sampler.watch(...) as watching`` hands out."""
@@ -141,6 +143,8 @@ class Sampler(nn.Module, ABC):
         v = self._uniforms(shape[0])
         u = self._place(v.to(self._device()), context).float().clamp(0, BELOW_ONE)
         self.draws_made += 1
+        if self.draws_made == _CHECKED_STEP * self.accumulation:
+            self._check_loop()
         return self.at(u, shape=shape, device=device, context=context)
 
     @torch.no_grad()
@@ -200,6 +204,21 @@ class Sampler(nn.Module, ABC):
         """Probability of each of ``cells`` equal cells of the u axis."""
         middles = (torch.arange(cells, dtype=torch.float64, device=self._device()) + 0.5) / cells
         return self._public_density(middles) / cells
+
+    def _check_loop(self) -> None:
+        """Warn once of a loop that lets the sampler learn nothing, or runs its clock too fast."""
+        name, watched = type(self).__name__, self.steps_watched
+        if watched == 0 and self.needs != "nothing":
+            self.warn_once(
+                f"{name} has drawn for {self.step} steps and watched none, so it learns nothing. Wrap the optimizer's "
+                "step: with sampler.watch(draw, losses, ...): optimizer.step(), or use op.attach(sampler, optimizer)."
+            )
+        elif 0 < 2 * watched <= self.step:
+            self.warn_once(
+                f"{name} has drawn for {self.step} steps (accumulation={self.accumulation}) and watched {watched}, so "
+                "its schedule and strata run ahead of the optimizer. Give accumulation= the draws per optimizer step, "
+                "and draw for validation from another sampler."
+            )
 
     def _uniforms(self, count: int) -> Tensor:
         """This rank's uniforms ``[B]`` float64 in [0, 1) for the coming draw, from the one stream all ranks share."""
@@ -325,10 +344,19 @@ class Sampler(nn.Module, ABC):
     # ---- state ---------------------------------------------------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Counters and the seed, as plain numbers."""
-        return {"draws_made": self.draws_made, "steps_watched": self.steps_watched, "seed": self.seed}
+        """Counters, the seed, and which method this is, so that another one refuses it."""
+        return {
+            "method": type(self).__name__,
+            "draws_made": self.draws_made,
+            "steps_watched": self.steps_watched,
+            "seed": self.seed,
+        }
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        # Two methods may hold buffers of one shape. States saved before methods were named have no such entry.
+        method = state.get("method", type(self).__name__)
+        if method != type(self).__name__:
+            raise ValueError(f"it was saved by {method}")
         self.draws_made = int(state["draws_made"])
         self.steps_watched = int(state["steps_watched"])
         self.seed = int(state["seed"])
@@ -368,6 +396,15 @@ class Sampler(nn.Module, ABC):
     def forward(self, x: Tensor | int) -> Draw:
         """Same as :meth:`draw`."""
         return self.draw(x)
+
+    def extra_repr(self) -> str:
+        """What stands between the brackets when a sampler is printed: the process and its own numbers."""
+        numbers = self._numbers()
+        return f"{self.process!r}, {numbers}" if numbers else repr(self.process)
+
+    def _numbers(self) -> str:
+        public = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return ", ".join(f"{name}={value:g}" for name, value in public.items() if isinstance(value, float))
 
 
 def _draws_of(draw: Draw | Sequence[Draw]) -> list[Draw]:

@@ -20,8 +20,9 @@ class Beta(FixedSampler):
     """u ~ Beta(a, b).
 
     Larger ``a`` is more noise, larger ``b`` more data; a = b = 1 is uniform, both below 1 favour the two ends, both
-    above 1 the middle. ``Beta(a, b=1)`` is u = v^(1/a), the form of B-TTDM (which takes a < 1: more data).
-    Published without correction, so it re-targets the objective.
+    above 1 the middle (a = b = 2 is the parabola 6 u (1 - u)). ``Beta(a, b=1)`` is u = v^(1/a), the form of B-TTDM,
+    which takes a < 1: more data. pi0 takes a = 1.5, b = 1: more noise; its own time runs the other way, and it leaves
+    out the last thousandth. Published without correction, so it re-targets the objective.
 
     Args:
         a, b: between 0.01 and 1000.

@@ -19,6 +19,23 @@ from .base import Common, Sampler
 _INSET = 1e-3  # draws keep this share of a cell away from its edges, so that float32 rounding cannot change the cell
 
 
+def cell_of(u: Tensor, cells: int) -> Tensor:
+    """Index of the cell that ``u`` ``[...]`` falls in, int64."""
+    return (u.double() * cells).floor().long().clamp_(0, cells - 1)
+
+
+def place_in_cells(v: Tensor, masses: Tensor, cdf: Tensor) -> Tensor:
+    """``u`` ``[B]`` of uniforms ``v`` ``[B]`` float64 through the inverse CDF of cell masses ``[cells]``."""
+    cells = masses.shape[0]
+    v = v * cdf[-1]
+    cell = torch.searchsorted(cdf, v, right=True).clamp_(max=cells - 1)
+    mass = masses[cell]
+    start = cdf[cell] - mass
+    within = ((v - start) / mass).clamp(0, 1)
+    # In float64 from the start: int + float is of torch's default dtype, in which a cell may not be a number.
+    return (cell.double() + _INSET + (1 - 2 * _INSET) * within) / cells
+
+
 class TableSampler(Sampler):
     """A sampler whose density is a table; methods call :meth:`set_masses`."""
 
@@ -49,19 +66,13 @@ class TableSampler(Sampler):
         self.cdf = torch.cumsum(self.masses, dim=0)
 
     def _place(self, v: Tensor, context: Tensor | None) -> Tensor:
-        v = v * self.cdf[-1]
-        cell = torch.searchsorted(self.cdf, v, right=True).clamp_(max=self.cells - 1)
-        mass = self.masses[cell]
-        start = self.cdf[cell] - mass
-        within = ((v - start) / mass).clamp(0, 1)
-        # In float64 from the start: int + float is of torch's default dtype, in which a cell may not be a number.
-        return (cell.double() + _INSET + (1 - 2 * _INSET) * within) / self.cells
+        return place_in_cells(v, self.masses, self.cdf)
 
     def _density(self, u: Tensor, context: Tensor | None) -> Tensor:
         return self.masses[self._cell(u)] * self.cells
 
     def _cell(self, u: Tensor) -> Tensor:
-        return (u.double() * self.cells).floor().long().clamp_(0, self.cells - 1)
+        return cell_of(u, self.cells)
 
     def _masses(self, cells: int) -> Tensor:
         return self.masses if cells == self.cells else super()._masses(cells)
@@ -87,9 +98,6 @@ class FixedSampler(TableSampler):
         self.set_masses(masses.clamp_min(0))
         if self.unbiased:
             self._warn_uncovered()
-
-    def _numbers(self) -> str:
-        return ", ".join(f"{name}={value:g}" for name, value in vars(self).items() if isinstance(value, float))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         # The density follows from the settings; a saved one that differs would silently replace what was asked for.
