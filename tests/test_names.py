@@ -147,11 +147,11 @@ def test_a_state_of_the_same_shape_from_another_method_is_refused_and_leaves_not
     process = op.DDPM(steps=100)
     saved, asked = (op.sampler(name, process, bins=20) for name in ("kingma_gao", "info_noise"))
     saved.history.add(torch.rand(64), torch.rand(64))
-    with pytest.raises(ValueError, match=r"not that of this InfoNoise \(it was saved by KingmaGao\)"):
+    with pytest.raises(ValueError, match=r"not that of this InfoNoise \(another method saved it\)"):
         asked.load_state_dict(saved.state_dict())
     assert not bool(asked.history.sums.any())
     inside = op.sampler("stratified", process, of=asked)
-    with pytest.raises(ValueError, match="saved by KingmaGao"):
+    with pytest.raises(ValueError, match="another method saved it"):
         inside.load_state_dict(op.sampler("stratified", process, of=saved).state_dict())
 
 

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypedDict
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -344,22 +345,24 @@ class Sampler(nn.Module, ABC):
     # ---- state ---------------------------------------------------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Counters, the seed, and which method this is, so that another one refuses it."""
+        """Counters, the seed, and the number of this method, by which another one refuses it: numbers alone."""
         return {
-            "method": type(self).__name__,
+            "method": self._method_number(),
             "draws_made": self.draws_made,
             "steps_watched": self.steps_watched,
             "seed": self.seed,
         }
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        # Two methods may hold buffers of one shape. States saved before methods were named have no such entry.
-        method = state.get("method", type(self).__name__)
-        if method != type(self).__name__:
-            raise ValueError(f"it was saved by {method}")
+        # Two methods may hold buffers of one shape. States saved before methods were numbered have no such entry.
+        if state.get("method", self._method_number()) != self._method_number():
+            raise ValueError("another method saved it")
         self.draws_made = int(state["draws_made"])
         self.steps_watched = int(state["steps_watched"])
         self.seed = int(state["seed"])
+
+    def _method_number(self) -> int:
+        return crc32(type(self).__name__.encode())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As in torch; the state of another method is refused with a ValueError, and nothing of it is kept."""
