@@ -129,6 +129,23 @@ class Table:
         scale = mean(reference[seed] for seed in common)
         return interval([(mine[seed] - reference[seed]) / scale for seed in common])
 
+    def late(self, where: Where, label: str, metric: str, base: str = "uniform") -> dict[int, float]:
+        """By seed, how far above another method it ever was in the second half of a run: a collapse shows here.
+
+        Against the mean over that method's seeds at the same step; 0.05 is 5 %, negative is always below.
+        """
+        reference = [run["curve"][metric] for run in self.cells[where].get(base, {}).values()]
+        if not reference:
+            return {}
+        usual = [math.inf if None in at else mean(at) for at in zip(*reference, strict=True)]
+        worst = {}
+        for seed, run in self.cells[where].get(label, {}).items():
+            steps, values = run["curve"]["step"], run["curve"][metric]
+            half = next(index for index, step in enumerate(steps) if step >= steps[-1] / 2)
+            found = zip(values[half:], usual[half:], strict=True)
+            worst[seed] = max(math.inf if value is None else value / other - 1 for value, other in found)
+        return worst
+
     def overall(self, label: str, metric: str) -> dict[str, Any]:
         """Worst and mean regret over everywhere the method was run."""
         found = {where: self.regret(where, label, metric) for where in self.places()}

@@ -42,6 +42,11 @@ def _values(table: Table, where: Where, label: str) -> dict[str, Any]:
         metric: {str(seed): _finite(value) for seed, value in sorted(table.values(where, label, metric).items())}
         for metric in METRICS
     }
+    answer["late"] = {
+        metric: {str(seed): _finite(worst) for seed, worst in sorted(table.late(where, label, metric).items())}
+        for metric in METRICS
+        if metric != "sw"  # measured at the end alone
+    }
     answer["ms_per_step"] = round(min(run["ms_per_step"] for run in runs.values()), 3)
     return answer
 

@@ -174,7 +174,12 @@ def made(setting, label, seed, vlb, *, fixed=False, curve=(4.0, 2.0, 1.0), cost=
     return {
         "spec": {"setting": setting, "data": "d", "seed": seed, "method": method, "steps": 300},
         "final": {"own": vlb, "eps": vlb, "vlb": vlb, "sw": vlb},
-        "curve": {"step": [100, 200, 300], "own": list(curve), "eps": list(curve), "vlb": list(curve)},
+        "curve": {
+            "step": [100 * (at + 1) for at in range(len(curve))],
+            "own": list(curve),
+            "eps": list(curve),
+            "vlb": list(curve),
+        },
         "ms_per_step": cost,
     }
 
@@ -219,6 +224,21 @@ def test_steps_and_time_to_uniforms_final_value():
     assert fast["time"] == pytest.approx(0.75)
     assert table.speed(("a", "d"), "uniform", "vlb")["steps"] == pytest.approx(1.0)
     assert table.speed(("a", "d"), "never", "vlb") == {"reached": 0, "of": 1, "cost": 1.0}
+
+
+def test_a_collapse_late_in_a_run_shows_also_where_it_ends_well():
+    table = Table(
+        [
+            made("a", "uniform", 0, 1.0, fixed=True, curve=(9, 8, 4, 2)),
+            made("a", "uniform", 1, 1.0, fixed=True, curve=(9, 8, 2, 2)),
+            made("a", "ours", 0, 1.0, curve=(99, 6, 2, 1)),
+            made("a", "ours", 1, 1.0, curve=(1, 1, 6, 1)),
+            made("a", "ours", 2, 1.0, curve=(1, 1, None, 1)),
+        ]
+    )
+    late = table.late(("a", "d"), "ours", "vlb")  # beside 8, 3 and 2; what came before half of the run does not count
+    assert late == {0: pytest.approx(-0.25), 1: pytest.approx(1.0), 2: math.inf}
+    assert table.late(("a", "d"), "ours", "vlb", base="nobody") == {}
 
 
 def test_reach_counts_from_the_last_crossing():
