@@ -51,9 +51,10 @@ def main():
         optimizer.zero_grad()
 
     density = " ".join(f"{p:.9f}" for p in sampler.density(torch.tensor([0.05, 0.5, 0.95])))
-    print(f"rank {rank}: last draws {draw.t[:6].tolist()}, density {density}")
-    dist.barrier()
+    # In one piece, newline included: torchrun's ranks write to the same place.
+    sys.stdout.write(f"rank {rank}: last draws {draw.t[:6].tolist()}, density {density}\n")
     sys.stdout.flush()
+    dist.barrier()
     os._exit(0)  # gloo's threads outlive its process group, and one that still holds a tensor aborts Python as it ends
 
 
