@@ -173,14 +173,14 @@ def test_a_noise_level_that_suffers_is_drawn_more_not_less():
 def test_a_fall_and_the_rise_after_it_do_not_cancel():
     """Near clean the loss falls and then rises to where it was, so that the difference early to late is about zero."""
 
-    def there_and_back(u, k, noise):
-        return 1 + 0.1 * noise + 0.3 * (u < 0.2) * ((k < 600) | (k > 900))
+    def there_and_back(u, k, noise):  # the quarters of the run up to the mark at 1117 end at the marks 280, 559 and 862
+        return 1 + 0.1 * noise + 0.3 * (u < 0.2) * ((k < 559) | (k >= 862))
 
     sampler = op.sampler("adaptive", op.DDPM(), floor=0.1)
-    density = learn(sampler, there_and_back, 1200)
-    falls, _, _ = sampler.history.progress(1200)
-    assert bool((falls.sum(dim=0).abs() < 0.3 * falls.abs().sum(dim=0))[:4].all()), "the case is one of cancelling"
-    assert density[:4].mean() > 2 * density[6:].mean()
+    density = learn(sampler, there_and_back, 1117)
+    falls, _, _ = sampler.history.progress(1117)
+    assert bool((falls.sum(dim=0).abs() < 0.1 * falls.abs().sum(dim=0))[:4].all()), "the case is one of cancelling"
+    assert density[:4].mean() > 4 * density[6:].mean()
 
 
 def test_uniform_until_the_warm_up_ends():
